@@ -1,0 +1,1 @@
+"""Ask a local Vane from IPython and Jupyter."""

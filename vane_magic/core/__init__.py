@@ -1,0 +1,1 @@
+"""The client: from a question to a ToolResult. It knows neither notebooks nor IPython."""
