@@ -66,13 +66,13 @@ class VaneError(Exception):
         return " ".join(part for part in (self.what, self.cause, self.hint) if part)
 
 
-class InvalidInput(VaneError, ValueError):  # noqa: N818 - named after its code
+class InvalidInput(VaneError, ValueError):
     """The question, mode, number of sources or scope given with the call is not valid."""
 
     code = ErrorCode.INVALID_INPUT
 
 
-class SecurityBoundaryViolation(VaneError, ValueError):  # noqa: N818 - named after its code
+class SecurityBoundaryViolation(VaneError, ValueError):
     """The question would leave the loopback interface or this machine."""
 
     code = ErrorCode.SECURITY_BOUNDARY_VIOLATION
@@ -84,7 +84,7 @@ class ConfigurationError(VaneError, ValueError):
     code = ErrorCode.CONFIGURATION_ERROR
 
 
-class VramConcurrencySaturated(VaneError, RuntimeError):  # noqa: N818 - named after its code
+class VramConcurrencySaturated(VaneError, RuntimeError):
     """Another worker holds the GPU lock.
 
     Attributes
@@ -97,7 +97,7 @@ class VramConcurrencySaturated(VaneError, RuntimeError):  # noqa: N818 - named a
     holder: Holder | None = None
 
 
-class VaneServiceUnavailable(VaneError, ConnectionError):  # noqa: N818 - named after its code
+class VaneServiceUnavailable(VaneError, ConnectionError):
     """Nothing answers at the address, or not in time."""
 
     code = ErrorCode.VANE_SERVICE_UNAVAILABLE
@@ -116,13 +116,13 @@ class UpstreamSearchError(VaneError, RuntimeError):
     status: int | None = None
 
 
-class ExecutionTimeout(VaneError, TimeoutError):  # noqa: N818 - named after its code
+class ExecutionTimeout(VaneError, TimeoutError):
     """The mode's time limit passed before the answer was whole."""
 
     code = ErrorCode.EXECUTION_TIMEOUT
 
 
-class Cancelled(VaneError, RuntimeError):  # noqa: N818 - named after its code
+class Cancelled(VaneError, RuntimeError):
     """The user stopped the question."""
 
     code = ErrorCode.CANCELLED
@@ -134,7 +134,7 @@ class InternalError(VaneError, RuntimeError):
     code = ErrorCode.INTERNAL_ERROR
 
 
-class Interrupted(KeyboardInterrupt):  # noqa: N818 - a KeyboardInterrupt is no error
+class Interrupted(KeyboardInterrupt):
     """Ctrl-C or the kernel's stop button ended a question.
 
     Parameters
