@@ -184,7 +184,7 @@ def _place(value: object) -> str:
 
 
 def _folders(value: object) -> tuple[str, ...]:
-    return (_place(value),) if isinstance(value, os.PathLike) else _words(value, os.pathsep)
+    return _words(value if not hasattr(value, "__fspath__") else _place(value), os.pathsep)
 
 
 def _flag(value: object) -> bool:
@@ -209,10 +209,8 @@ def is_clean(text: str) -> bool:
     return "\0" not in text and not re.search(r"[\ud800-\udfff]", text)
 
 
-_FLAGS: Final = {
-    **dict.fromkeys(("1", "true", "yes", "on"), True),
-    **dict.fromkeys(("0", "false", "no", "off"), False),
-}
+_FLAGS: Final = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
+_OFF = False
 _CHAT = "a model's name, as `Provider/model` or `model`"
 _ROWS = (
     Setting("url", DEFAULT_URL, _url, "an address", "Vane's address, on the loopback interface"),
@@ -236,7 +234,7 @@ _ROWS = (
     Setting("timeout", None, _limit, "a number of seconds above 0", "seconds; none = the mode's own limit"),
     Setting("wait", 0.0, _seconds, "a number of seconds of 0 or more", "seconds to wait for the GPU lock"),
     Setting("lock_path", None, _place, "a path", "the lock file, or a directory for it; none = in the home"),
-    Setting("allow_remote", default=False, parse=_flag, expected="true or false", help="allow a model or search engine off this machine"),
+    Setting("allow_remote", _OFF, _flag, "true or false", "allow a model or search engine off this machine"),
     Setting("local_docs", None, _folders, "folders", "folders of the local-documents engine"),
     Setting(
         "on_error", "show", _on_error, "show or raise", "what a failed %vane does", choices=("show", "raise")
@@ -323,6 +321,4 @@ def _check_timeout(settings: Settings) -> None:
 
 def _unknown(name: str) -> ConfigurationError:
     near = get_close_matches(name, SETTINGS, n=1)
-    return ConfigurationError(
-        f"There is no setting {shown(name)}.", hint=f"Did you mean {near[0]}?" if near else ""
-    )
+    return ConfigurationError(f"There is no setting {shown(name)}.", hint=f"Did you mean {near[0]}?" if near else "")

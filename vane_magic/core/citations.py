@@ -1,0 +1,200 @@
+"""Which sources to return, what each ``[n]`` in the answer means, and what of the text is thinking."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from vane_magic.core.contract import Source
+from vane_magic.core.vane_api import RawSource
+from vane_magic.display import Mark, clean, find_marks
+
+PREVIEW: Final = 300  # characters of title and snippet_preview
+_READ: Final = 20_000  # characters of a source that a preview looks at
+_URL: Final = re.compile(r"https?://[^\s\x00-\x20\x7f]{1,8000}", re.IGNORECASE)
+_FENCE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*$", re.MULTILINE)
+_TICKS: Final = re.compile(r"`+")
+_LINK: Final = re.compile(r"\[[^\[\]\n]{0,999}\]\((?:[^()\n]|\([^()\n]{0,200}\)){0,2000}\)|<https?://[^<>\s]{0,2000}>")
+_THINK: Final = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The sources to return and the meaning of the citations; see `RunDetails` for the fields."""
+
+    sources: tuple[Source, ...]
+    cited: tuple[tuple[int, Source], ...]
+    dangling: tuple[int, ...]
+    notes: tuple[str, ...]
+
+
+def select(sent: Sequence[RawSource], answer: str, max_sources: int) -> Selection:
+    """Number the sources as sent, and choose which to return: cited ones first, then by number.
+
+    Parameters
+    ----------
+    sent
+        The sources in the server's order: ``[n]`` is the n-th.
+    answer
+        The answer without thinking.
+    max_sources
+        How many to return at most.
+    """
+    numbers = list(dict.fromkeys(n for mark in marks_outside_code(answer) for n in mark.numbers))
+    valid = [n for n in numbers if 1 <= n <= len(sent)]
+    chosen = sorted(list(dict.fromkeys([*valid, *range(1, len(sent) + 1)]))[:max_sources])
+    made = {n: _source(n, sent[n - 1]) for n in {*valid, *chosen}}
+    return Selection(
+        sources=tuple(made[n] for n in chosen),
+        cited=tuple((n, made[n]) for n in sorted(valid)),
+        dangling=tuple(sorted(set(numbers) - set(valid))),
+        notes=tuple(_notes(sent, chosen)),
+    )
+
+
+def _source(number: int, raw: RawSource) -> Source:
+    return Source(
+        source_id=str(number),
+        title=preview(raw.title),
+        url=raw.url.strip() if _is_usable(raw.url) else "",
+        snippet_preview=preview(raw.content),
+    )
+
+
+def _is_usable(url: str) -> bool:
+    text = url.strip()
+    return bool(_URL.fullmatch(text)) and clean(text, newlines=False) == text
+
+
+def _notes(sent: Sequence[RawSource], chosen: Sequence[int]) -> Iterator[str]:
+    odd = [n for n in chosen if sent[n - 1].odd or not _is_usable(sent[n - 1].url)]
+    if odd:
+        yield f"{_named(odd)} came without a usable title, address or text."
+    if failed := [n for n in chosen if sent[n - 1].title.startswith("Error fetching")]:
+        yield f"{_named(failed)} could not be read by Vane."
+
+
+def _named(numbers: Sequence[int]) -> str:
+    listed = ", ".join(map(str, numbers[:10])) + (", …" if len(numbers) > 10 else "")  # noqa: PLR2004 - a line
+    return f"Source{'s' if len(numbers) > 1 else ''} {listed}"
+
+
+def preview(text: str) -> str:
+    """Text as one line of at most 300 characters, cut at a word, without control and bidi characters.
+
+    Paragraphs that repeat are given once: Vane joins the snippets of all its search queries.
+    """
+    paragraphs = dict.fromkeys(text[:_READ].split("\n\n"))
+    line = " ".join(clean(" ".join(paragraphs)).replace("\ufffd", " ").split())
+    if len(line) <= PREVIEW:
+        return line
+    cut = line[: PREVIEW - 1]
+    return cut[: max(cut.rfind(" "), PREVIEW // 2)].rstrip() + "…"
+
+
+def marks_outside_code(text: str) -> Iterator[Mark]:
+    """The citation marks of a Markdown text, without those in code and links."""
+    hidden = iter(_hidden(text))
+    span = next(hidden, None)
+    for mark in find_marks(text):
+        while span and span[1] <= mark.start:
+            span = next(hidden, None)
+        if not span or mark.end <= span[0]:
+            yield mark
+
+
+def strip_marks(text: str) -> str:
+    """The text without its citation marks; they would mean other sources in another answer."""
+    pieces: list[str] = []
+    end = 0
+    for mark in marks_outside_code(text):
+        pieces.append(text[end : mark.start].rstrip(" "))
+        end = mark.end
+    return "".join([*pieces, text[end:]])
+
+
+def split_thinking(text: str) -> tuple[str, str]:
+    """Take ``<think>`` blocks out of a text, with or without their opener or end.
+
+    Returns
+    -------
+    answer, thinking : str
+        Both without outer white space when anything was taken out.
+    """
+    if "think" not in text.lower():
+        return text, ""
+    code = _code(text) if not re.match(r"\s*<think", text, re.IGNORECASE) else []
+    answer: list[str] = []
+    thinking: list[str] = []
+    end, inside = 0, False
+    for tag in _THINK.finditer(text):
+        if not inside and _covers(code, tag.start()):
+            continue
+        closes = bool(tag[1])
+        if closes and not inside and not thinking:
+            thinking, answer = [*answer, text[end : tag.start()]], []  # the opener was left out
+        else:
+            (thinking if inside else answer).append(text[end : tag.start()])
+        end, inside = tag.end(), not closes
+    (thinking if inside else answer).append(text[end:])
+    if end == 0:
+        return text, ""
+    return "".join(answer).strip(), "\n".join(part.strip() for part in thinking if part.strip())
+
+
+def _covers(spans: Sequence[tuple[int, int]], position: int) -> bool:
+    index = bisect_right(spans, (position, position)) - 1
+    return index >= 0 and position < spans[index][1]
+
+
+def _hidden(text: str) -> list[tuple[int, int]]:
+    """The spans of code and links, in order, in linear time."""
+    return sorted([*_code(text), *(found.span() for found in _LINK.finditer(text))])
+
+
+def _code(text: str) -> list[tuple[int, int]]:
+    fences = _fences(text)
+    return sorted([*fences, *_inline(text, fences)])
+
+
+def _fences(text: str) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    opener: re.Match[str] | None = None
+    for line in _FENCE.finditer(text):
+        if opener is None:
+            opener = line if line[1][0] == "~" or "`" not in line[0].strip()[len(line[1]) :] else None
+        elif line[1].startswith(opener[1]) and line[0].strip() == line[1]:
+            spans.append((opener.start(), line.end()))
+            opener = None
+    return [*spans, (opener.start(), len(text))] if opener else spans
+
+
+def _inline(text: str, fences: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Code spans: a run of backticks up to the next run of the same length in the same paragraph."""
+    spans: list[tuple[int, int]] = []
+    edges = [0, *(edge for span in fences for edge in span), len(text)]
+    for start, stop in zip(edges[::2], edges[1::2], strict=True):
+        for paragraph in re.finditer(r"(?:[^\n]+\n?)+", text[start:stop]):
+            runs = [(m.start(), m.end()) for m in _TICKS.finditer(paragraph[0])]
+            base = start + paragraph.start()
+            spans += [(base + a, base + b) for a, b in _pairs(runs)]
+    return spans
+
+
+def _pairs(runs: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    later: dict[int, list[int]] = {}
+    for index in range(len(runs) - 1, -1, -1):
+        later.setdefault(runs[index][1] - runs[index][0], []).append(index)
+    index = 0
+    while index < len(runs):
+        start, stop = runs[index]
+        same = later[stop - start]
+        while same and same[-1] <= index:
+            same.pop()
+        if same:
+            yield start, runs[same[-1]][1]
+            index = same[-1]
+        index += 1

@@ -1,0 +1,533 @@
+"""VaneClient: the one pipeline from a question to a ToolResult."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import partial
+from typing import Final, TypedDict, Unpack
+
+from vane_magic.core.boundary import Endpoint, check_endpoint
+from vane_magic.core.citations import Selection, select, split_thinking, strip_marks
+from vane_magic.core.contract import RunDetails, ToolData, ToolResult, Turn, VaneSkillInput, check_query, content_hash
+from vane_magic.core.errors import (
+    Cancelled,
+    ExecutionTimeout,
+    InternalError,
+    Interrupted,
+    UpstreamSearchError,
+    VaneError,
+    VaneServiceUnavailable,
+    VramConcurrencySaturated,
+)
+from vane_magic.core.gpu_lock import GpuLock, Holder
+from vane_magic.core.models import Choice, choose
+from vane_magic.core.modes import Mode
+from vane_magic.core.settings import Layer, Settings, environment
+from vane_magic.core.transport import DeadlineExpired, Watch
+from vane_magic.core.vane_api import DOCTOR, Received, look_up, search
+
+LOOK_UP_S: Final = 5.0  # Vane asks Ollama for the look-up, and can hang
+HISTORY_BYTES: Final = 32_000
+_AT_WORK: Final = "Vane does not stop when its client leaves: it may still be at work on the question."
+_BUSY_BEFORE: Final = "Vane may still have been at work on the question before, which was stopped."
+_log: Final = logging.getLogger("vane_magic")
+
+
+class Phase(StrEnum):
+    """What a run is doing."""
+
+    LOOK_UP = "looking up models"
+    WAITING = "waiting for the GPU"
+    SEARCHING = "searching"
+    WRITING = "writing"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A snapshot of a run.
+
+    Attributes
+    ----------
+    phase : Phase
+        What the run is doing.
+    elapsed_ms, limit_ms : int
+        Milliseconds spent of the present budget, and that budget: the look-up's, the wait's, or the mode's.
+    sources : int or None
+        How many sources have come; None before they come.
+    holder : str
+        While waiting: who holds the GPU lock, and since when.
+    """
+
+    phase: Phase
+    elapsed_ms: int
+    limit_ms: int
+    sources: int | None = None
+    holder: str = ""
+    _pieces: Sequence[str] = field(default=(), repr=False, compare=False)
+    _count: int = field(default=0, repr=False)
+
+    @property
+    def text(self) -> str:
+        """The answer so far, without thinking; joined when read."""
+        return split_thinking("".join(self._pieces[: self._count]))[0]
+
+
+class ResearchOptions(TypedDict, total=False):
+    """The keyword arguments of `VaneClient.research`."""
+
+    mode: str | None
+    max_sources: int | None
+    scope: str | Sequence[str] | None
+    chat_model: str | None
+    instructions: str | None
+    previous: ToolResult | None
+    timeout: float | None
+    wait: float | None
+    on_progress: Callable[[Progress], None] | None
+    cancel: threading.Event | None
+
+
+class VaneClient:
+    """Ask a local Vane.
+
+    Every parameter is a setting; None means: from the environment (``VANE_…``), else the default.
+    Values are judged when a question is asked, so that a bad one ends in a ToolResult too.
+    The client owns no open connection and may be shared between threads.
+
+    Parameters
+    ----------
+    url
+        Vane's address on the loopback interface; default ``http://127.0.0.1:3000``.
+    mode
+        ``speed``, ``balanced`` or ``quality``: 10, 30 or 60 s.
+    max_sources
+        How many sources to return.
+    scope
+        ``web``, ``academic``, ``discussions``, or several: separated by commas, or a list.
+    chat_model, embedding_model
+        As ``Provider/model`` or ``model``; None: chosen by a fixed rule.
+    instructions
+        How to write the answer.
+    timeout
+        Seconds; at most the mode's limit.
+    wait
+        Seconds to wait for the GPU lock.
+    lock_path
+        The lock file, or an existing directory for it.
+    allow_remote
+        Allow a model or a search engine that is not on this machine.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        mode: str | None = None,
+        max_sources: int | None = None,
+        scope: str | Sequence[str] | None = None,
+        chat_model: str | None = None,
+        embedding_model: str | None = None,
+        instructions: str | None = None,
+        timeout: float | None = None,
+        wait: float | None = None,
+        lock_path: str | None = None,
+        allow_remote: bool | None = None,
+    ) -> None:
+        self._layer = Layer(
+            "VaneClient({name}=…)",
+            {
+                "url": url,
+                "mode": mode,
+                "max_sources": max_sources,
+                "scope": scope,
+                "chat_model": chat_model,
+                "embedding_model": embedding_model,
+                "instructions": instructions,
+                "timeout": timeout,
+                "wait": wait,
+                "lock_path": lock_path,
+                "allow_remote": allow_remote,
+            },
+        )
+        self.left_at_work = False  # whether the last question was left before Vane had finished it
+
+    def research(
+        self,
+        query: str,
+        *,
+        mode: str | None = None,
+        max_sources: int | None = None,
+        scope: str | Sequence[str] | None = None,
+        chat_model: str | None = None,
+        instructions: str | None = None,
+        previous: ToolResult | None = None,
+        timeout: float | None = None,
+        wait: float | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        cancel: threading.Event | None = None,
+    ) -> ToolResult:
+        """Ask one question and wait for the answer.
+
+        Parameters
+        ----------
+        query
+            The question, of 3 characters or more; sent as it is, without outer white space.
+        mode, max_sources, scope, chat_model, instructions, timeout, wait
+            As in the class, for this question.
+        previous
+            An earlier result to continue from.
+        on_progress
+            Called with a `Progress` on each event and at least each 100 ms, on the calling thread.
+        cancel
+            Setting this event from another thread ends the run with code CANCELLED.
+
+        Returns
+        -------
+        ToolResult
+            Whatever happens; a failed one carries the part of the answer that had come.
+
+        Raises
+        ------
+        Interrupted
+            On Ctrl-C; its ``result`` has what had come.
+        TypeError
+            When `previous` is no ToolResult.
+        """
+        if previous is not None and not isinstance(previous, ToolResult):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+            raise TypeError(f"previous must be a ToolResult, not {type(previous).__name__}")
+        call = Layer(
+            "the call",
+            {
+                "mode": mode,
+                "max_sources": max_sources,
+                "scope": scope,
+                "chat_model": chat_model,
+                "instructions": instructions,
+                "timeout": timeout,
+                "wait": wait,
+            },
+            call=True,
+        )
+        layers = (call, self._layer, environment())
+        run = _Run(self, query, layers, previous=previous, on_progress=on_progress, cancel=cancel or threading.Event())
+        return run.to_result()
+
+    async def aresearch(self, query: str, **options: Unpack[ResearchOptions]) -> ToolResult:
+        """Ask one question in a worker thread; the parameters are those of `research`.
+
+        `on_progress` is called on the event loop's thread. When the task is cancelled, the run is stopped
+        and its end awaited before CancelledError goes on, so that the GPU lock is free by then.
+        """
+        loop = asyncio.get_running_loop()
+        cancel = options.setdefault("cancel", None) or threading.Event()
+        options["cancel"] = cancel
+        report = options.get("on_progress")
+        options["on_progress"] = None if report is None else partial(loop.call_soon_threadsafe, report)
+        run = partial(self.research, query, **options)
+        with ThreadPoolExecutor(1, "vane-magic") as threads:  # one of its own: the shared pool may be full
+            future = loop.run_in_executor(threads, run)
+            try:
+                return await asyncio.shield(future)
+            except asyncio.CancelledError:
+                cancel.set()
+                while not future.done():
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.wait([future])
+                raise
+
+
+class _Run:
+    """One question on its way; whatever has come stays readable in it."""
+
+    def __init__(
+        self,
+        client: VaneClient,
+        query: object,
+        layers: Sequence[Layer],
+        *,
+        previous: ToolResult | None,
+        on_progress: Callable[[Progress], None] | None,
+        cancel: threading.Event,
+    ) -> None:
+        self.client = client
+        self.query = query
+        self.layers = layers
+        self.previous = previous
+        self.on_progress = on_progress
+        self.cancel = cancel
+        self.started = time.monotonic()
+        self.held_at: float | None = None
+        self.before = (_BUSY_BEFORE,) if client.left_at_work else ()
+        self.details = RunDetails(turns=_turns(previous))
+        self.received = Received()
+        self.settings: Settings | None = None
+        self.sent = False
+        self.phase: Phase | None = None
+        self.phase_began = self.started
+        self.watch: Watch | None = None
+        self.limit_ms = 0  # of the present watch
+        self.caller_fault: BaseException | None = None  # raised by the caller's own on_progress
+
+    def to_result(self) -> ToolResult:
+        error: VaneError | None = None
+        try:
+            return self._pipeline()
+        except VaneError as raised:
+            error = raised
+        except KeyboardInterrupt:
+            raise Interrupted(self._failed(Cancelled("Stopped by the user.", self._at_work()))) from None
+        except Exception as raised:
+            if raised is self.caller_fault:
+                raise
+            _log.exception("a fault of vane_magic")
+            error = InternalError(f"A fault of vane_magic itself: {type(raised).__name__}.", hint=DOCTOR)
+            error.__cause__ = raised
+        return self._failed(error)
+
+    def _pipeline(self) -> ToolResult:
+        settings = self._check()
+        endpoint = check_endpoint(settings.url)
+        self._note(url=str(endpoint))
+        watch = self._watch(Phase.LOOK_UP, LOOK_UP_S)
+        try:
+            server = look_up(endpoint, watch)
+        except DeadlineExpired:
+            raise VaneServiceUnavailable(
+                f"Nothing came from {endpoint} in {LOOK_UP_S:g} s.",
+                "Vane waits for its model provider (Ollama) when it is asked for its models.",
+                DOCTOR,
+            ) from None
+        choice = choose(server, settings.chat_model, settings.embedding_model, allow_remote=settings.allow_remote)
+        self._note(chat_model=str(choice.chat), embedding_model=str(choice.embedding), locality=choice.locality.word)
+        self._note(fitting=choice.fitting)
+        return self._ask(settings, endpoint, choice)
+
+    def _check(self) -> Settings:
+        """Judge the question and the settings; what the specification's input has is judged first."""
+        query = check_query(self.query)
+        self._note(query=query)
+        given = {k: self.layers[0].values[k] for k in ("mode", "max_sources")}
+        VaneSkillInput.parse({"query": query, **{k: v for k, v in given.items() if v is not None}})
+        self.settings = settings = Settings.resolve(*self.layers)
+        self._note(mode=settings.mode, limit_ms=round(settings.limit_s * 1000))
+        return settings
+
+    def _ask(self, settings: Settings, endpoint: Endpoint, choice: Choice) -> ToolResult:
+        """Hold the GPU lock, send the question once, and take what comes."""
+        lock = GpuLock(settings.lock_path, wait=settings.wait, mode=settings.mode, cancel=self.cancel)
+        self._enter(Phase.WAITING)
+        try:
+            lock.acquire(self._report_wait)
+            self.held_at = lock.acquired_at
+            watch = self._watch(Phase.SEARCHING, settings.limit_s, started=self.held_at)
+            lock.check()
+            self.sent = True
+            search(endpoint, self._request(settings, choice), watch, self.received, self._report)
+            data = self._data()
+            self._check_answer(data)
+            lock.check()
+            watch.pulse()
+        except DeadlineExpired:
+            raise self._out_of_time(settings) from None
+        except VramConcurrencySaturated as lost:
+            if not self.sent:
+                raise
+            raise ExecutionTimeout(f"The GPU lock was lost: {lost.what}", lost.cause, self._at_work()) from None
+        finally:
+            lock.release()
+        self.client.left_at_work = False
+        return self._result(data)
+
+    def _request(self, settings: Settings, choice: Choice) -> dict[str, object]:
+        request: dict[str, object] = {
+            "query": self.details.query,
+            "sources": list(settings.scope),
+            "chatModel": choice.chat.reference,
+            "embeddingModel": choice.embedding.reference,
+            "optimizationMode": settings.mode.value,
+            "history": _history(_turns(self.previous)),
+            "stream": True,
+        }
+        return request | ({"systemInstructions": settings.instructions} if settings.instructions else {})
+
+    def _data(self) -> ToolData | None:
+        """What came, with its sources chosen and its citations read; None when nothing came."""
+        received, details, settings = self.received, self.details, self.settings
+        answer, thinking = split_thinking("".join(received.pieces))
+        if settings is None or not (answer.strip() or received.sources):
+            return None
+        sent = received.sources or []
+        chosen = select(sent, answer, settings.max_sources)
+        self._note(
+            complete=received.done,
+            searched=received.sources is not None if received.done or received.sources else None,
+            cited=chosen.cited,
+            dangling=chosen.dangling,
+            source_count=len(sent),
+            thinking=thinking,
+            notes=(*self.before, *_notes(received, chosen, answer), *chosen.notes),
+        )
+        return ToolData(
+            query=details.query,
+            answer=answer,
+            sources=chosen.sources,
+            mode=settings.mode,
+            timing_ms=0 if self.held_at is None else _ms(self.held_at),
+            content_hash=content_hash(query=details.query, mode=settings.mode, answer=answer, sources=chosen.sources),
+        )
+
+    def _check_answer(self, data: ToolData | None) -> None:
+        if data is None or not data.answer.strip():
+            thought = " Only the model's thinking came." if self.details.thinking else ""
+            raise UpstreamSearchError(
+                f"Vane's answer is empty.{thought}",
+                "The model may be too small for the task, or its context too short.",
+                DOCTOR,
+            )
+
+    def _result(self, data: ToolData) -> ToolResult:
+        turn = Turn(self.details.query, strip_marks(data.answer).strip())
+        self._note(turns=(*self.details.turns, turn))
+        self._enter(None)
+        return ToolResult.of_run(self.details, _ms(self.started), data=data)
+
+    def _failed(self, error: VaneError) -> ToolResult:
+        """The result of a run that ended early, with the part that had come."""
+        self.client.left_at_work = self.sent and isinstance(error, (ExecutionTimeout, Cancelled))
+        try:
+            data = self._data()
+        except Exception:  # noqa: BLE001 - a second fault must not hide the first
+            _log.exception("a fault of vane_magic")
+            data = None
+        self._enter(None)
+        self._note(failure=(error.what, error.cause, error.hint))
+        return ToolResult.of_run(self.details, _ms(self.started), data=data, error=error)
+
+    def _out_of_time(self, settings: Settings) -> ExecutionTimeout:
+        limit = f"{settings.limit_s:g} s limit of {settings.mode} mode"
+        if any(piece.strip() for piece in self.received.pieces):
+            return ExecutionTimeout(
+                f"Stopped at the {limit}; the text may end mid-sentence.",
+                self._at_work(),
+                "Ask again, or use a slower mode.",
+            )
+        if settings.mode is Mode.SPEED:
+            cause = "The model was probably still loading."
+            return ExecutionTimeout(
+                f"No answer came within the {limit}.", f"{cause} {self._at_work()}", f"Ask again in a moment. {DOCTOR}"
+            )
+        cause = (
+            "Vane is silent when a part behind it fails. Usual causes: a model that cannot call tools or is slow,"
+            " SearXNG down or without its JSON format, a context that is too small."
+        )
+        return ExecutionTimeout(f"No answer came within the {limit}.", f"{cause} {self._at_work()}", DOCTOR)
+
+    def _at_work(self) -> str:
+        return _AT_WORK if self.sent and not self.received.done else ""
+
+    def _note(self, **values: object) -> None:
+        self.details = replace(self.details, **values)  # pyright: ignore[reportArgumentType] - names and types are the caller's, a few lines away
+
+    def _enter(self, phase: Phase | None) -> None:
+        """Begin a phase; the one before gets its time."""
+        now = time.monotonic()
+        if self.phase is not None:
+            spent = (self.phase.value, round((now - self.phase_began) * 1000))
+            self._note(timings=(*self.details.timings, spent))
+        self.phase, self.phase_began = phase, now
+
+    def _watch(self, phase: Phase, limit_s: float, started: float | None = None) -> Watch:
+        self._enter(phase)
+        self.limit_ms = round(limit_s * 1000)
+        self.watch = Watch(limit_s, cancel=self.cancel, on_tick=self._report, started=started)
+        return self.watch
+
+    def _report(self) -> None:
+        """Send a snapshot to the caller."""
+        if self.phase is Phase.SEARCHING and self.received.pieces:
+            self._enter(Phase.WRITING)
+        if self.phase is None or self.watch is None or self.on_progress is None:
+            return
+        self._send(Progress(self.phase, round(self.watch.elapsed() * 1000), self.limit_ms, *self._came()))
+
+    def _report_wait(self, holder: Holder | None, waited_s: float) -> None:
+        limit = round((self.settings.wait if self.settings else 0) * 1000)
+        who = holder.describe() if holder else ""
+        self._send(Progress(Phase.WAITING, round(waited_s * 1000), limit, holder=who))
+
+    def _send(self, progress: Progress) -> None:
+        if self.on_progress is None:
+            return
+        try:
+            self.on_progress(progress)
+        except Exception as raised:
+            self.caller_fault = raised
+            raise
+
+    def _came(self) -> tuple[int | None, str, Sequence[str], int]:
+        received = self.received
+        count = None if received.sources is None else len(received.sources)
+        return count, "", received.pieces, len(received.pieces)
+
+
+def _ms(since: float) -> int:
+    return round((time.monotonic() - since) * 1000)
+
+
+def _turns(previous: ToolResult | None) -> tuple[Turn, ...]:
+    """The conversation so far; a result that came from JSON has only its own turn."""
+    if previous is None:
+        return ()
+    if not previous.run.turns and previous.success and previous.data:
+        return (Turn(previous.data.query, strip_marks(previous.data.answer).strip()),)
+    return previous.run.turns
+
+
+def _history(turns: Sequence[Turn]) -> list[list[str]]:
+    """Vane's pairs, the oldest turns dropped above 32 kB."""
+    pairs: list[list[str]] = []
+    size = 0
+    for turn in reversed(turns):
+        size += len(turn.query.encode()) + len(turn.answer.encode())
+        if size > HISTORY_BYTES:
+            break
+        pairs[:0] = [["human", turn.query], ["assistant", turn.answer]]
+    return pairs
+
+
+def _notes(received: Received, chosen: Selection, answer: str) -> Iterator[str]:
+    """What a reader should know of the answer before trusting it."""
+    if received.sources:
+        if answer.strip() and not chosen.cited:
+            yield "The answer cites none of its sources."
+    elif received.sources is not None:
+        yield (
+            "The search found nothing, so no source backs this answer. Usual causes: SearXNG is not reachable,"
+            " its engines limit the rate, or the scope has no hits."
+        )
+    elif received.done:
+        yield "Answered without a web search: no source backs this answer."
+    if chosen.dangling:
+        listed = ", ".join(f"[{n}]" for n in chosen.dangling[:10])
+        yield f"{listed} in the answer point{'s' if len(chosen.dangling) == 1 else ''} at no source."
+
+
+_DEFAULT: Final = VaneClient()
+
+
+def research(query: str, **options: Unpack[ResearchOptions]) -> ToolResult:
+    """Ask one question with the settings of the environment; see `VaneClient.research`."""
+    return _DEFAULT.research(query, **options)
+
+
+async def aresearch(query: str, **options: Unpack[ResearchOptions]) -> ToolResult:
+    """Ask one question without blocking the event loop; see `VaneClient.aresearch`."""
+    return await _DEFAULT.aresearch(query, **options)
