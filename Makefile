@@ -16,7 +16,7 @@ test: $(ENV)/.test  ## run the tests (no root, no browser)
 	@$(PYTEST) -m "not browser and not soak"
 
 test-all:  ## run the tests on each Python the machine has
-	@for python in $$(sh .ci/python --all); do \
+	@for python in $${PYTHONS:-$$(sh .ci/python --all)}; do \
 	  echo "== $$($$python --version)"; \
 	  $(MAKE) --no-print-directory test ENV=".venv-$$(basename $$python)" PYTHON="$$python" || exit 1; \
 	done
