@@ -50,7 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     ask = commands.add_parser("ask", help="ask one question", epilog=_EPILOG, allow_abbrev=False)
     ask.add_argument("question", nargs="*", help="the question, or the skill's trigger sentence")
-    ask.add_argument("--input", metavar="FILE", help="a VaneSkillInput as JSON in place of the question; - = standard input")
+    ask.add_argument(
+        "--input", metavar="FILE", help="a VaneSkillInput as JSON in place of the question; - = standard input"
+    )
     for name in (*_SETTINGS, "url"):
         ask.add_argument(f"--{name.replace('_', '-')}", help=SETTINGS[name].help, metavar="VALUE")
     ask.add_argument("--allow-remote", action="store_true", help=SETTINGS["allow_remote"].help)

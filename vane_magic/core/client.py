@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Final, TypedDict, Unpack
+from typing import Final, Self, TypedDict, Unpack
 
 from vane_magic.core.boundary import Endpoint, check_endpoint
 from vane_magic.core.citations import Selection, select, split_thinking, strip_marks
@@ -141,23 +141,32 @@ class VaneClient:
         lock_path: str | None = None,
         allow_remote: bool | None = None,
     ) -> None:
-        self._layer = Layer(
-            "VaneClient({name}=…)",
-            {
-                "url": url,
-                "mode": mode,
-                "max_sources": max_sources,
-                "scope": scope,
-                "chat_model": chat_model,
-                "embedding_model": embedding_model,
-                "instructions": instructions,
-                "timeout": timeout,
-                "wait": wait,
-                "lock_path": lock_path,
-                "allow_remote": allow_remote,
-            },
-        )
+        given = {
+            "url": url,
+            "mode": mode,
+            "max_sources": max_sources,
+            "scope": scope,
+            "chat_model": chat_model,
+            "embedding_model": embedding_model,
+            "instructions": instructions,
+            "timeout": timeout,
+            "wait": wait,
+            "lock_path": lock_path,
+            "allow_remote": allow_remote,
+        }
+        self._layers = (Layer("VaneClient({name}=…)", given),)
+        self._defaults: tuple[Layer, ...] = ()
         self.left_at_work = False  # whether the last question was left before Vane had finished it
+
+    @classmethod
+    def of_layers(cls, *layers: Layer, defaults: Layer) -> Self:
+        """Build a face's client: `layers` go before the environment, `defaults` behind it.
+
+        A layer's mapping is read at each question, so a face may keep one client and change its values.
+        """
+        client = cls()
+        client._layers, client._defaults = layers, (defaults,)
+        return client
 
     def research(
         self,
@@ -216,7 +225,7 @@ class VaneClient:
             },
             call=True,
         )
-        layers = (call, self._layer, environment())
+        layers = (call, *self._layers, environment(), *self._defaults)
         run = _Run(self, query, layers, previous=previous, on_progress=on_progress, cancel=cancel or threading.Event())
         return run.to_result()
 
