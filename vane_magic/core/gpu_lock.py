@@ -1,0 +1,644 @@
+"""The host-wide GPU lock: one worker at a time, over all processes, containers and users of a host.
+
+The *marker* exists only while the lock is held. Its holder keeps an OS lock on the marker's own inode, which the
+kernel frees at death, and every change of the marker's path is made under the *guard*, a short OS lock on a file
+beside it. The specification sets the marker's name and the threshold of 65 s. There is no heartbeat: the longest
+tier is 60 s, so 65 s prove a defect, and a heartbeat would keep a hung holder alive. In doubt the lock is held.
+"""
+
+# ruff: noqa: PTH108, PTH111, PTH112, PTH115, PTH116, PTH117, PTH118, PTH104
+# The protocol is written in system calls; pathlib hides which one is made.
+
+from __future__ import annotations
+
+import atexit
+import errno
+import json
+import math
+import os
+import random
+import re
+import secrets
+import socket
+import stat
+import sys
+import threading
+import time
+import weakref
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+
+from filelock import FileLock, Timeout, has_fcntl, lock_descriptor, unlock_descriptor
+
+from vane_magic.core.errors import Cancelled, ConfigurationError, VramConcurrencySaturated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    OnWait = Callable[["Holder | None", float], None]
+
+STALE_AFTER_S = 65.0
+"""Age in seconds over which a holder may be evicted; at exactly 65 s it still holds."""
+
+_T = TypeVar("_T")
+_NAME: Final = ".vane-gpu-worker.lock"
+_PROTOCOL: Final = "vane-magic/1"
+_GUARD_WAIT_S, _GUARD_POLL_S = 1.0, 0.005
+_TOLD_AFTER_S, _TOLD_EACH_S = 1.0, 0.1
+_POLL_S: Final = (0.01, 0.05)
+_MAX_BYTES, _MAX_TEXT, _MAX_SIGN = 4096, 128, 40
+_MOVE_IT: Final = "Set lock_path (VANE_LOCK_PATH) to a directory of this host that every worker may write."
+_WAIT: Final = "Ask again when it is done, or set a longer wait (VANE_WAIT)."
+_CAUSES: Final = {
+    errno.EPERM: "The file system has no hard links, or the directory is sticky and the file another user's.",
+    errno.ENOENT: "The directory is not there, or takes no files.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who stands in the way, as far as that is known.
+
+    Attributes
+    ----------
+    pid
+        Process id as the holder itself counts, which differs in a container; None when unknown.
+    worker_id, mode
+        As the holder gave them; empty when unknown.
+    since, age_s
+        Since when, ISO 8601 in UTC or empty, and for how many seconds, or None when that cannot be told.
+    ours
+        Whether it follows this protocol; False for another program.
+    note
+        What is odd about it and what to do, as sentences; mostly empty.
+    """
+
+    pid: int | None
+    worker_id: str
+    mode: str
+    since: str
+    age_s: float | None
+    ours: bool
+    note: str = ""
+
+    def describe(self) -> str:
+        """Return who, and since when in local time: ``pid 4711, balanced, since 12:03:11``."""
+        who = f"pid {self.pid}" if self.pid else "a worker" if self.ours else "another program"
+        since = ""
+        if self.since:
+            at, now = datetime.fromisoformat(self.since).astimezone(), datetime.now(UTC).astimezone()
+            since = at.strftime("since %H:%M:%S" if at.date() == now.date() else "since %Y-%m-%d %H:%M:%S")
+        return ", ".join(part for part in (who, self.mode, since) if part)
+
+
+class GpuLock:
+    """The host's one GPU slot, as a context manager; an instance is not reentrant.
+
+    Everything that shares the path excludes each other: instances, threads, processes, containers. A forked child
+    neither holds nor frees its parent's lock.
+
+    Parameters
+    ----------
+    path
+        The marker's absolute path, or an existing directory for it; None for ``$HOME/.vane-gpu-worker.lock``.
+    wait
+        Seconds to wait for another holder; 0 gives up at once.
+    mode, worker_id
+        What to show to others; by default no mode and ``vane-magic@<host>:<pid>``.
+    cancel
+        Ends the wait when set.
+
+    Raises
+    ------
+    ConfigurationError
+        `path` is not absolute, or `wait` is not a number of seconds from 0 up.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        wait: float = 0.0,
+        mode: str | None = None,
+        worker_id: str | None = None,
+        cancel: threading.Event | None = None,
+    ) -> None:
+        if not (math.isfinite(wait) and wait >= 0):
+            raise ConfigurationError(f"wait must be a number of seconds from 0 up, not {wait!r}.")
+        self._path = resolve_lock_path(path)
+        self._wait = wait
+        self._names = worker_id or "", mode or ""
+        self._cancel = cancel or threading.Event()
+        self._claim: _Claim | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether this instance has acquired and not released; `check` tells whether that still counts."""
+        return self._claim is not None and self._claim.held
+
+    @property
+    def acquired_at(self) -> float:
+        """When the lock was acquired, in seconds of `time.monotonic`; NaN when it is not held."""
+        return self._claim.mono_ns / 1e9 if self._claim else math.nan
+
+    def acquire(self, on_wait: OnWait | None = None) -> Self:
+        """Take the lock, waiting for it at most `wait` seconds, and 1 s more for a worker stuck in the guard.
+
+        Parameters
+        ----------
+        on_wait
+            Called on this thread with the holder and the seconds waited: first after 1 s, then at each 0.1 s.
+
+        Raises
+        ------
+        VramConcurrencySaturated
+            Somebody else holds it; its `holder` says who.
+        ConfigurationError
+            The lock's place cannot be used.
+        Cancelled
+            The `cancel` event was set.
+        """
+        claim = _CLAIM(self._path, *self._names)
+        try:
+            self._take_turn(claim, on_wait)
+            self._claim = claim
+            return self  # noqa: TRY300 - an interrupt on the way out must still free the lock
+        except BaseException as error:
+            if self._claim is claim:
+                self._claim = None
+            claim.drop()
+            if isinstance(error, OSError):
+                raise _unusable(self._path, error) from error
+            raise
+
+    def check(self) -> None:
+        """Make sure that the lock is still ours; call it before sending and before returning a result.
+
+        Raises
+        ------
+        VramConcurrencySaturated
+            It was lost: evicted after 65 s, removed by hand, or never acquired by this process.
+        """
+        if not (self._claim and self._claim.valid()):
+            holder = self.status()
+            now = f"Now {holder.describe()} holds it." if holder else "Nobody holds it now."
+            cause = f"It was held for over {STALE_AFTER_S:g} s, or its file was removed, or it never was ours."
+            raise _saturated(f"The GPU lock was lost. {now}", cause, "Ask again.", holder)
+
+    def release(self) -> None:
+        """Free the lock if it is still ours; harmless when it is not, and when called again."""
+        claim = self._claim
+        try:
+            self._claim = None
+            if claim:
+                claim.drop()
+        except BaseException:
+            if claim:
+                claim.drop()
+            raise
+
+    def status(self) -> Holder | None:
+        """Return who holds the lock, or None when it is free to take; never waits.
+
+        Raises
+        ------
+        ConfigurationError
+            What stands at the path is no regular file or cannot be examined.
+        """
+        try:
+            return _with_descriptor(lambda fds: _look(self._path, fds))
+        except OSError as error:
+            raise _unusable(self._path, error) from error
+
+    def __enter__(self) -> Self:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def _take_turn(self, claim: _Claim, on_wait: OnWait | None) -> None:
+        """Try until the lock is ours, the time is up or the token is set."""
+        started, tell_at = time.monotonic(), _TOLD_AFTER_S
+        while True:
+            if self._cancel.is_set():
+                raise Cancelled("Stopped while waiting for the GPU lock.")
+            if not self.held and claim.attempt(self._cancel.is_set):
+                return
+            waited = time.monotonic() - started
+            rival, left = claim.rival, self._wait - waited
+            if left <= 0 and not self._cancel.is_set():
+                who = f": {rival.describe()}" if rival else ""
+                after = f" Waited {waited:.1f} s for the GPU lock." if self._wait else ""
+                raise _saturated(
+                    f"Another worker holds the GPU{who}.{after}", rival.note if rival else "", _WAIT, rival
+                )
+            if on_wait and waited >= tell_at:
+                on_wait(rival, waited)
+                tell_at = waited + _TOLD_EACH_S
+            self._cancel.wait(min(random.uniform(*_POLL_S), left))  # noqa: S311 - only spreads the polls
+
+
+def resolve_lock_path(value: str | os.PathLike[str] | None) -> Path:
+    """Return the marker's path for a value of the setting `lock_path`.
+
+    Parameters
+    ----------
+    value
+        The marker's absolute path, an existing directory for ``.vane-gpu-worker.lock``, or None for the home.
+
+    Raises
+    ------
+    ConfigurationError
+        The path is not absolute, or names a directory that is not there.
+    """
+    text = os.path.join(os.path.expanduser("~"), _NAME) if value is None else os.fspath(value)
+    if not os.path.isabs(text) or "\0" in text:
+        raise ConfigurationError(f"lock_path must be an absolute path, not {text!r}.", "", _MOVE_IT)
+    if os.path.isdir(text):
+        return Path(text, _NAME)
+    if text.endswith(os.sep):
+        raise ConfigurationError(f"The directory of lock_path, {text!r}, does not exist.", "", _MOVE_IT)
+    return Path(text)
+
+
+class _Claim:
+    """One worker's attempt at the marker, and its hold after that."""
+
+    def __init__(self, path: Path, worker_id: str, mode: str) -> None:
+        self.path, self.worker_id, self.mode = path, worker_id, mode
+        self.mono_ns = 0
+        self.rival: Holder | None = None
+        self.fds: list[int] = []
+        _CLAIMS.add(self)
+
+    def __del__(self) -> None:
+        self.abandon()
+
+    @property
+    def held(self) -> bool:
+        return bool(self.fds)
+
+    def attempt(self, cancelled: Callable[[], bool]) -> bool:
+        """Look, and if nobody is in the way take the marker under the guard; else `rival` is who is."""
+        self.rival = _with_descriptor(lambda fds: _look(self.path, fds))
+        if self.rival:
+            return False
+        try:
+            return _guarded(self.path, self._take, cancelled)
+        except Timeout:
+            self.rival = _with_descriptor(lambda fds: _guard_holder(self.path, fds))
+            return False
+
+    def valid(self) -> bool:
+        """Whether the path is still our inode, and our age within the threshold."""
+        with suppress(OSError, IndexError):
+            ours = os.path.samestat(os.lstat(self.path), os.fstat(self.fds[0]))
+            return ours and _age_s(self.mono_ns) <= STALE_AFTER_S
+        return False
+
+    def drop(self) -> None:
+        """Free the marker and clear up what an interrupted attempt left; safe to call again."""
+        try:
+            if self.fds:
+                with suppress(OSError, ConfigurationError):  # The close frees it too, and the next worker clears up.
+                    _guarded(self.path, self._withdraw)
+            self.abandon()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Give up the hold without a change to the path, as the kernel does at death."""
+        _close(self.fds)
+
+    def _take(self) -> bool:
+        """Evict or give up, then publish; only under the guard."""
+        _clear_debris(self.path)
+        return _with_descriptor(self._evict) and self._publish()
+
+    def _evict(self, fds: list[int]) -> bool:
+        """Make the path free if what stands there may go; the OS lock on it is kept until it is gone."""
+        found, self.rival = _inspect(self.path, fds)
+        return not self.rival and (found is None or _remove(self.path, found))
+
+    def _publish(self) -> bool:
+        """Link a whole and locked marker to the path; False when another program was faster."""
+        private = f"{self.path}.new"
+        _open(self.fds, private, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        fd = self.fds[0]
+        if _is_shared(self.path):
+            os.fchmod(fd, 0o644)  # Other users must be able to read it, whatever the umask.
+        locked = lock_descriptor(fd, blocking=False)
+        self.mono_ns = time.monotonic_ns()
+        data = json.dumps(asdict(_Record.of_us(self.worker_id, self.mode, self.mono_ns))).encode("ascii")
+        if not locked or os.write(fd, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), private)
+        with suppress(FileExistsError):
+            os.link(private, self.path)
+        os.unlink(private)
+        if not self.valid():
+            self.abandon()
+        return self.held
+
+    def _withdraw(self) -> None:
+        """Take our marker away if the path is still ours; only under the guard."""
+        _clear_debris(self.path)
+        _remove(self.path, os.fstat(self.fds[0]))
+
+
+class _NativeClaim(_Claim):  # pragma: no cover - where there is no flock, which is Windows; not tested
+    """filelock's own lock for the whole hold, and a marker that only informs; no eviction by age."""
+
+    def attempt(self, cancelled: Callable[[], bool]) -> bool:  # noqa: ARG002 - one try never waits
+        self.native = FileLock(f"{self.path}.guard", timeout=0, thread_local=False)
+        try:
+            self.native.acquire()
+        except Timeout:
+            record = _Record.parse(self.path.read_bytes()) if self.path.is_file() else None
+            self.rival = record and record.holder(None)
+            return False
+        self.mono_ns = time.monotonic_ns()
+        _open(self.fds, self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.write(self.fds[0], json.dumps(asdict(_Record.of_us(self.worker_id, self.mode, self.mono_ns))).encode())
+        return True
+
+    def valid(self) -> bool:
+        return self.held and _age_s(self.mono_ns) <= STALE_AFTER_S
+
+    def drop(self) -> None:
+        if self.held:
+            self.abandon()
+            self.path.unlink(missing_ok=True)
+            self.native.release()
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """The content of a marker of ours. What `/proc` hides is None, and then proves nothing."""
+
+    protocol: str
+    host: str
+    boot: str | None
+    pid_ns: str | None
+    time_ns: str | None
+    pid: int
+    start: int | None
+    worker_id: str
+    mode: str
+    token: str
+    acquired_at: str
+    mono_ns: int
+
+    @classmethod
+    def of_us(cls, worker_id: str = "", mode: str = "", mono_ns: int = 0) -> _Record:
+        """Describe this process."""
+        host, pid, pid_ns, boot = socket.gethostname(), os.getpid(), _namespace("pid"), None
+        with suppress(OSError):
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+        # An old kernel has no time namespaces, and neither has another system: one clock for all.
+        time_ns = _namespace("time") or ("one" if pid_ns or sys.platform != "linux" else None)
+        worker_id = (worker_id or f"vane-magic@{host}:{pid}")[:_MAX_TEXT]
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        process = _process(pid)
+        start = process[1] if process else None
+        token = secrets.token_hex(8)
+        return cls(_PROTOCOL, host, boot, pid_ns, time_ns, pid, start, worker_id, mode[:_MAX_TEXT], token, at, mono_ns)
+
+    @classmethod
+    def parse(cls, raw: bytes) -> _Record | None:
+        """Return what a marker of our protocol says; None for any other content."""
+        try:
+            record = cls(**cast("dict[str, Any]", json.loads(raw) if len(raw) <= _MAX_BYTES else None))
+            datetime.fromisoformat(record.acquired_at)
+        except (ValueError, TypeError, RecursionError):
+            return None
+        kinds = ((getattr(record, field.name), str(field.type).split(" | ")) for field in fields(cls))
+        typed = all((type(value).__name__ if value is not None else "None") in names for value, names in kinds)
+        return record if typed and record.protocol == _PROTOCOL and 0 < record.pid < 2**31 else None
+
+    def holder(self, age_s: float | None, note: str = "") -> Holder:
+        worker_id, mode = ("".join(c if c.isprintable() else "?" for c in text) for text in (self.worker_id, self.mode))
+        return Holder(self.pid, worker_id, mode, self.acquired_at, age_s, ours=True, note=note)
+
+    def judge(self, path: str, *, free: bool) -> Holder | None:
+        """Return who holds this marker, or None when it may be evicted."""
+        us = _Record.of_us()
+        same_boot = self.boot == us.boot
+        if self.host != us.host and not (same_boot and us.boot):
+            note = f"{path} was made on the host {self.host!a}, so this directory is shared between hosts."
+            return self.holder(None, f"{note} {_MOVE_IT} If that worker is gone, delete the file.")
+        same_clock = same_boot and us.time_ns is not None and self.time_ns == us.time_ns
+        same_pids = same_boot and us.pid_ns is not None and self.pid_ns == us.pid_ns
+        age = _age_s(self.mono_ns) if same_clock else None
+        stale = age is not None and age > STALE_AFTER_S
+        return None if free or stale or (same_pids and self._is_gone(same_clock=same_clock)) else self.holder(age)
+
+    def _is_gone(self, *, same_clock: bool) -> bool:
+        """Whether the process has ended or its number was given away; asked only in its own PID namespace."""
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass  # It lives, as another user.
+        zombie, start = _process(self.pid) or (False, None)
+        return zombie or (same_clock and None not in (start, self.start) and start != self.start)
+
+
+def _inspect(path: str | Path, fds: list[int]) -> tuple[os.stat_result | None, Holder | None]:
+    """Return what stands at the path and who holds it; no holder means that it may be evicted."""
+    try:
+        found = os.lstat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise ConfigurationError(f"The GPU lock {path} is not a regular file.", "", f"Remove it. {_MOVE_IT}")
+        _open(fds, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None, None
+    except PermissionError:
+        note = f"{path} cannot be read, so nobody can tell. Make it readable, or delete it if no worker runs."
+        return None, Holder(None, "", "", "", None, ours=False, note=note)
+    found = os.fstat(fds[0])
+    free = lock_descriptor(fds[0], blocking=False)
+    raw = os.pread(fds[0], _MAX_BYTES + 1, 0)
+    record = _Record.parse(raw)
+    return found, record.judge(str(path), free=free) if record else _judge_stranger(str(path), found, raw, free=free)
+
+
+def _judge_stranger(path: str, found: os.stat_result, raw: bytes, *, free: bool) -> Holder | None:
+    """Return who holds a marker that another program made, or None when it may be evicted.
+
+    Its age counts by its mtime at first sight and from then on by our own clock, so that a step of the wall clock
+    ages nothing while we look, and a time in the future counts from first sight.
+    """
+    key = found.st_dev, found.st_ino, found.st_mtime_ns
+    seen = _SEEN.get(path)
+    if seen is None or seen[0] != key:
+        seen = _SEEN[path] = key, max(time.time_ns() - found.st_mtime_ns, 0) / 1e9, time.monotonic_ns()
+    age = seen[1] + _age_s(seen[2])
+    if free and age > STALE_AFTER_S:
+        return None
+    since = ""
+    with suppress(ValueError, OverflowError, OSError):  # Its time may lie beyond the calendar.
+        since = datetime.fromtimestamp(found.st_mtime, UTC).isoformat(timespec="milliseconds")
+    pid = re.match(rb'\s{0,9}(?:\{[^}]{0,999}?"pid"\s{0,9}:\s{0,9})?(\d{1,9})\b', raw)
+    note = f"Another program made {path}{'.' if free else ', and something holds an OS lock on it.'}"
+    return Holder(int(pid[1]) if pid else None, "", "", since, age, ours=False, note=note)
+
+
+def _process(pid: int) -> tuple[bool, int] | None:
+    """Return whether a process is a mere zombie, and its start in clock ticks; None when `/proc` does not tell."""
+    with suppress(OSError, ValueError, IndexError):
+        if os.readlink("/proc/self") == str(os.getpid()):  # else it is another PID namespace's /proc
+            words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            return words[0] in {b"Z", b"X"} and int(words[17]) <= 1, int(words[19])
+    return None
+
+
+def _namespace(kind: str) -> str | None:
+    with suppress(OSError):
+        found = os.stat(f"/proc/self/ns/{kind}")
+        return f"{found.st_dev}:{found.st_ino}"
+    return None
+
+
+def _age_s(since_ns: int) -> float:
+    return (time.monotonic_ns() - since_ns) / 1e9
+
+
+def _look(path: Path, fds: list[int]) -> Holder | None:
+    """Return the holder, without the guard."""
+    holder = _inspect(path, fds)[1]
+    for fd in fds:
+        unlock_descriptor(fd)  # A child forked meanwhile would keep the OS lock beyond our close.
+    return holder
+
+
+def _guarded(path: Path, action: Callable[[], _T], cancelled: Callable[[], bool] | None = None) -> _T:
+    """Run `action` while no other worker changes the path; meanwhile the guard's file names us."""
+    fds: list[int] = []
+    mode = 0o666 if _is_shared(path) else 0o600
+    guard = FileLock(
+        f"{path}.guard", _GUARD_WAIT_S, mode, thread_local=False, poll_interval=_GUARD_POLL_S,
+        fallback_to_soft=False, preserve_lock_file=True, on_acquired=fds.append,
+    )  # fmt: skip
+    try:
+        guard.acquire(cancel_check=cancelled)
+        os.pwrite(fds[0], f"{os.getpid()} {datetime.now(UTC):%Y-%m-%dT%H:%M:%S+00:00}".ljust(_MAX_SIGN).encode(), 0)
+        result = action()
+        os.pwrite(fds[0], b" " * _MAX_SIGN, 0)
+        guard.release()
+    except BaseException:
+        guard.release()
+        raise
+    return result
+
+
+def _guard_holder(path: Path, fds: list[int]) -> Holder:
+    """Return who holds the guard, as its file says."""
+    _open(fds, f"{path}.guard", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    words = re.fullmatch(rb"(\d{1,9}) (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00) *", os.pread(fds[0], _MAX_SIGN, 0))
+    pid, since = (int(words[1]), words[2].decode()) if words else (None, "")
+    note = f"It stopped in the middle of a change, with {path}.guard locked. Continue it or end it."
+    return Holder(pid, "", "", since, None, ours=True, note=note)
+
+
+def _remove(path: Path, found: os.stat_result) -> bool:
+    """Take the inode `found` away from the path; False, and no change, when another one stands there."""
+    aside = f"{path}.old"
+    try:
+        if not os.path.samestat(os.lstat(path), found):
+            return False
+        os.rename(path, aside)
+    except FileNotFoundError:
+        return True
+    if not os.path.samestat(os.lstat(aside), found):
+        _put_back(aside, path)
+        return False
+    os.unlink(aside)
+    return True
+
+
+def _put_back(aside: str, path: Path) -> None:
+    """Return a file that was renamed by mistake, unless the path was taken meanwhile."""
+    try:
+        os.link(aside, path, follow_symlinks=False)
+    except FileExistsError:
+        pass
+    except PermissionError:  # The kernel may forbid links to another user's file.
+        if not os.path.lexists(path):
+            return os.rename(aside, path)
+    return os.unlink(aside)
+
+
+def _clear_debris(path: Path) -> None:
+    """Clear away what a worker left that died under the guard; only under the guard, where it cannot be in use."""
+    with suppress(FileNotFoundError):
+        os.unlink(f"{path}.new")
+    found, holder = _with_descriptor(lambda fds: _inspect(f"{path}.old", fds))
+    if holder:
+        _put_back(f"{path}.old", path)
+    elif found:
+        os.unlink(f"{path}.old")
+
+
+def _with_descriptor(action: Callable[[list[int]], _T]) -> _T:
+    """Run `action` with a list for its descriptor, and close that whatever happens."""
+    fds: list[int] = []
+    try:
+        result = action(fds)
+        _close(fds)
+    except BaseException:
+        _close(fds)
+        raise
+    return result
+
+
+def _open(fds: list[int], path: str | Path, flags: int) -> None:
+    """Open into a list by one chain of C calls, so that an interrupt cannot lose the descriptor."""
+    fds.extend(map(os.open, (path,), (flags,), (0o644,)))
+
+
+def _close(fds: list[int]) -> None:
+    """Close what is in the list, by one chain of C calls too."""
+    with suppress(IndexError):
+        while fds:
+            list(map(os.close, map(fds.pop, (0,))))
+
+
+def _is_shared(path: Path) -> bool:
+    """Whether others may write the directory; then our files must be usable for them, whatever the umask."""
+    return bool(os.stat(path.parent).st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _saturated(what: str, cause: str, hint: str, holder: Holder | None) -> VramConcurrencySaturated:
+    error = VramConcurrencySaturated(what, cause, hint)
+    error.holder = holder
+    return error
+
+
+def _unusable(path: Path, error: OSError) -> ConfigurationError:
+    """Say which file cannot be used and why; never that the GPU is busy."""
+    what = f"The GPU lock cannot be used: {error.filename or path}: {error.strerror or error}."
+    return ConfigurationError(what, _CAUSES.get(error.errno or 0, ""), _MOVE_IT)
+
+
+def _abandon_all() -> None:
+    """In a forked child: close the parent's descriptors, so that its death frees its lock."""
+    for claim in list(_CLAIMS):
+        claim.abandon()
+
+
+@atexit.register
+def _drop_all() -> None:
+    for claim in list(_CLAIMS):
+        claim.drop()
+
+
+_CLAIMS: Final[weakref.WeakSet[_Claim]] = weakref.WeakSet()
+_SEEN: Final[dict[str, tuple[tuple[int, ...], float, int]]] = {}
+_CLAIM: Final = _Claim if has_fcntl else _NativeClaim
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_abandon_all)
