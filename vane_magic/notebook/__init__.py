@@ -1,0 +1,1 @@
+"""The notebook's face: magics, their options and completion, the display of answers, the form."""

@@ -1,0 +1,124 @@
+"""Completion in ``%vane``: options and their values, and ``{name}`` in a question that is to be expanded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
+from IPython.core.error import UsageError
+
+from vane_magic.notebook.options import BY_NAME, MAGIC, Option, Scan, scan
+
+if TYPE_CHECKING:
+    from IPython.core.completer import Matcher
+    from IPython.core.interactiveshell import InteractiveShell
+
+IDENTIFIER: Final = "vane_magic"  # the matcher's name in `%config Completer.disable_matchers`
+
+
+def install(shell: InteractiveShell, models: Callable[[], Sequence[str]]) -> None:
+    """Register the matcher with a shell, once however often this is called.
+
+    Parameters
+    ----------
+    shell
+        The shell whose completer gets it.
+    models
+        Gives the names that ``--model`` takes, from memory: it is called at a key press.
+    """
+    uninstall(shell)
+
+    def matcher(context: CompletionContext) -> SimpleMatcherResult:
+        typed = _typed(context)
+        return _nothing() if typed is None else _complete(typed, models, _names(shell))
+
+    _matchers(shell).append(context_matcher(identifier=IDENTIFIER)(cast("Matcher", matcher)))
+
+
+def uninstall(shell: InteractiveShell) -> None:
+    """Take the matcher out of a shell, also one that an earlier import of this module has put in."""
+    found = _matchers(shell)
+    found[:] = [each for each in found if getattr(each, "matcher_identifier", "") != IDENTIFIER]
+
+
+def _matchers(shell: InteractiveShell) -> list[object]:
+    return cast("list[object]", shell.Completer.custom_matchers)  # pyright: ignore[reportUnknownMemberType] - IPython types no elements
+
+
+def _typed(context: CompletionContext) -> str | None:
+    """What stands between the magic's name and the cursor; None outside the magic.
+
+    The body of a cell counts as following ``--``.
+    """
+    first = context.full_text.split("\n", 1)[0]
+    if context.cursor_line and first.startswith(f"%%{MAGIC}"):
+        return f"{first.removeprefix(f'%%{MAGIC}')} -- {context.text_until_cursor}"
+    before, _, rest = context.text_until_cursor.partition(f"%{MAGIC}")
+    before = before.strip()
+    cell = before == "%" and not context.cursor_line
+    return rest if rest[:1].isspace() and (not before or cell or _is_target(before)) else None
+
+
+def _is_target(text: str) -> bool:
+    """Whether a text looks like ``target =``, outside a comment or a string."""
+    even = all(text.count(quote) % 2 == 0 for quote in "\"'")
+    return even and "#" not in text and text.endswith("=") and not text.endswith(("==", "!=", "<=", ">="))
+
+
+def _complete(typed: str, models: Callable[[], Iterable[str]], names: Iterable[str]) -> SimpleMatcherResult:
+    fragment = "" if typed[-1].isspace() else typed.rsplit(maxsplit=1)[-1]
+    try:
+        found = scan(typed[: len(typed) - len(fragment)])
+    except UsageError:
+        return _nothing()
+    in_question = found.ended or found.rest.strip() or (fragment and fragment[0] != "-")
+    if found.awaiting or not in_question:
+        return _in_options(found, fragment, models)
+    start = (found.rest + fragment).rpartition("{")
+    if not (start[1] and "expand" in _targets(found)):
+        return _nothing()
+    return _result((name for name in names if name.startswith(start[2])), start[2], "variable")
+
+
+def _in_options(found: Scan, fragment: str, models: Callable[[], Iterable[str]]) -> SimpleMatcherResult:
+    """Options, or values of one; others are kept out, since no Python stands here."""
+    name, equals, value = fragment.partition("=")
+    option = found.awaiting or (BY_NAME.get(name) if equals else None)
+    if option:
+        return _values(option, fragment if found.awaiting else value, models)
+    given = _targets(found)
+    start = fragment or "--"
+    words = (name for name, option in BY_NAME.items() if name.startswith(start) and option.row.name not in given)
+    return _result(words, fragment, "option", alone=True)
+
+
+def _values(option: Option, typed: str, models: Callable[[], Iterable[str]]) -> SimpleMatcherResult:
+    taken, _, last = typed.rpartition(",") if option.row.name == "scope" else ("", "", typed)
+    words = models() if option.row.name == "chat_model" else option.row.choices
+    fitting = (
+        f'"{word}"' if " " in word else word
+        for word in words
+        if word.isprintable() and word.casefold().startswith(last.casefold()) and word not in taken.split(",")
+    )
+    return _result(fitting, last, "value", alone=True)
+
+
+def _targets(found: Scan) -> set[str]:
+    return {option.row.name for option, _ in found.given}
+
+
+def _names(shell: InteractiveShell) -> list[str]:
+    """The user's own names, as ``%who`` lists them."""
+    own = cast("dict[str, object]", shell.user_ns)  # pyright: ignore[reportUnknownMemberType] - a trait without types
+    hidden = cast("dict[str, object]", shell.user_ns_hidden)  # pyright: ignore[reportUnknownMemberType] - likewise
+    return [name for name in own if not name.startswith("_") and name not in hidden]
+
+
+def _nothing() -> SimpleMatcherResult:
+    return _result((), "", "")
+
+
+def _result(words: Iterable[str], fragment: str, kind: str, *, alone: bool = False) -> SimpleMatcherResult:
+    completions = [SimpleCompletion(text=word, type=kind) for word in words]
+    return SimpleMatcherResult(completions=completions, matched_fragment=fragment, suppress=alone)
