@@ -176,11 +176,7 @@ def validate_result() -> Callable[[ToolResult], None]:
 @pytest.fixture(scope="session", autouse=True)
 def _every_result_is_valid() -> Iterator[None]:
     """Let each test fail in which a ToolResult is made that the schema refuses."""
-    try:
-        from vane_magic.core.contract import ToolResult  # noqa: PLC0415 - not at the start of pytest
-    except ImportError:  # until the package is whole
-        yield
-        return
+    from vane_magic.core.contract import ToolResult  # noqa: PLC0415 - pytest starts without the package
 
     def checked(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(*args: Any, **members: Any) -> Any:

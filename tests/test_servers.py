@@ -279,7 +279,7 @@ def test_stopping_is_prompt_and_leaves_nothing() -> None:
     """With clients that hang, wait, never read or never send, all threads and sockets are gone at once."""
 
     def descriptors() -> int:
-        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names are enough
+        return len(os.listdir("/dev/fd"))  # noqa: PTH208 - names are enough
 
     threads, before = threading.active_count(), descriptors()
     scripts = {"/hang": hang, "/sleep": sleep(60), "/wait": wait(threading.Event()), "/flood": forever(b"x" * 65536)}
@@ -530,9 +530,13 @@ def test_fixtures_start_servers_and_the_audit_sees_connects(
 
 GUARDED = """
 import contextlib
-import os
+import json
 import socket
+
 import pytest
+from pydantic import ValidationError
+from vane_magic.core.contract import RunDetails, Telemetry, ToolResult
+from vane_magic.core.errors import Cancelled
 
 def test_loopback_passes():
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
@@ -564,11 +568,36 @@ def test_expected_passes(audit):
 def test_after_it_all_is_guarded_again():
     with contextlib.suppress(Exception):
         socket.gethostbyname("vane.invalid")
+
+MEMBERS = {"success": False, "error": {"code": "X", "message": "m", "fallback_recommended": False}}
+GOOD, BAD = ({"duration_ms": 1, "worker_id": "w", "timestamp": at} for at in ("2026-11-30T12:00:00Z", "noon"))
+
+def test_valid_results_pass(validate_result):
+    validate_result(ToolResult(**MEMBERS, telemetry=GOOD))
+    validate_result(ToolResult.model_validate(MEMBERS | {"telemetry": GOOD}))
+    validate_result(ToolResult.of_run(RunDetails(), 1, error=Cancelled("Stopped.")))
+
+def test_result_made_invalid_fails():
+    ToolResult(**MEMBERS, telemetry=BAD)
+
+def test_result_validated_invalid_fails():
+    ToolResult.model_validate(MEMBERS | {"telemetry": BAD})
+
+def test_result_read_invalid_fails():
+    ToolResult.model_validate_json(json.dumps(MEMBERS | {"telemetry": BAD}))
+
+def test_result_of_a_run_invalid_fails(monkeypatch):
+    monkeypatch.setattr("vane_magic.core.contract.Telemetry", lambda **_: Telemetry(**BAD))
+    ToolResult.of_run(RunDetails(), 1, error=Cancelled("Stopped."))
+
+def test_no_result_is_no_fault():
+    with pytest.raises(ValidationError):
+        ToolResult(success=True, telemetry=BAD)
 """
 
 
-def test_a_test_that_leaves_the_machine_fails(tmp_path: Path) -> None:
-    """Also when the code under test swallows the error; tests marked for it pass."""
+def test_guards_fail_the_tests_that_they_should(tmp_path: Path) -> None:
+    """A foreign address or an invalid result fails a test, even one that swallows the error."""
     (tmp_path / "test_guarded.py").write_text(GUARDED)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, "-m", "pytest", "-p", "conftest", "-p", "no:randomly", "-p", "no:cacheprovider"]
@@ -590,4 +619,10 @@ def test_a_test_that_leaves_the_machine_fails(tmp_path: Path) -> None:
         "test_datagrams_count": "FAILED",
         "test_expected_passes": "PASSED",
         "test_after_it_all_is_guarded_again": "FAILED",
+        "test_valid_results_pass": "PASSED",
+        "test_result_made_invalid_fails": "FAILED",
+        "test_result_validated_invalid_fails": "FAILED",
+        "test_result_read_invalid_fails": "FAILED",
+        "test_result_of_a_run_invalid_fails": "FAILED",
+        "test_no_result_is_no_fault": "PASSED",
     }, done.stdout

@@ -13,7 +13,7 @@ from servers.listener import Connection, Script, Server, Step
 from servers.scripted import LAST_CHUNK, chunk, hang, keep_open
 
 _PLACE: Final = Path(__file__).parent.parent / "recordings"
-RECORDINGS: Final = sorted(path.name for path in _PLACE.iterdir())
+RECORDINGS: Final = sorted(path.name for path in _PLACE.iterdir() if path.is_dir())
 
 
 class Recording:
