@@ -28,7 +28,7 @@ soak: $(ENV)/.test  ## ten minutes of processes that get killed
 	@$(PY) -m pytest -q -m soak -s --timeout 3600
 
 lint: $(ENV)/.test  ## check style, types and the arrows between modules
-	@$(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m pyright && $(ENV)/bin/lint-imports
+	@$(PY) -m ruff check . && $(PY) -m ruff format --check . && $(PY) -m pyright --pythonpath $(PY) && $(ENV)/bin/lint-imports
 
 bench: $(ENV)/.test  ## measure, and print the table of ratios
 	@$(PY) benchmarks/run.py

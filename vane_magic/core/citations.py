@@ -92,7 +92,8 @@ def preview(text: str) -> str:
     if len(line) <= PREVIEW:
         return line
     cut = line[: PREVIEW - 1]
-    return cut[: max(cut.rfind(" "), PREVIEW // 2)].rstrip() + "…"
+    space = cut.rfind(" ")
+    return (cut[:space] if space > PREVIEW // 2 else cut) + "…"
 
 
 def marks_outside_code(text: str) -> Iterator[Mark]:
@@ -124,6 +125,8 @@ def split_thinking(text: str) -> tuple[str, str]:
     answer, thinking : str
         Both without outer white space when anything was taken out.
     """
+    if "<thinking>".startswith(start := text[:10].strip().lower()) and start[:2] == "<t" and len(text) <= 10:  # noqa: PLR2004
+        return "", text  # cut in the middle of the opener
     if "think" not in text.lower():
         return text, ""
     code = _code(text) if not re.match(r"\s*<think", text, re.IGNORECASE) else []

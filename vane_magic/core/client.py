@@ -28,9 +28,9 @@ from vane_magic.core.errors import (
     VramConcurrencySaturated,
 )
 from vane_magic.core.gpu_lock import GpuLock, Holder
-from vane_magic.core.models import Choice, choose
+from vane_magic.core.models import Choice, chat_names, choose
 from vane_magic.core.modes import Mode
-from vane_magic.core.settings import Layer, Settings, environment
+from vane_magic.core.settings import SETTINGS, Layer, Settings, environment
 from vane_magic.core.transport import DeadlineExpired, Watch
 from vane_magic.core.vane_api import DOCTOR, Received, look_up, search
 
@@ -78,6 +78,11 @@ class Progress:
     def text(self) -> str:
         """The answer so far, without thinking; joined when read."""
         return split_thinking("".join(self._pieces[: self._count]))[0]
+
+    def __str__(self) -> str:
+        found = "" if self.sources is None else f", {self.sources} source{'' if self.sources == 1 else 's'}"
+        held = f" ({self.holder})" if self.holder else ""
+        return f"{self.phase}{held}, {self.elapsed_ms // 1000} of {self.limit_ms // 1000} s{found}"
 
 
 class ResearchOptions(TypedDict, total=False):
@@ -141,22 +146,11 @@ class VaneClient:
         lock_path: str | None = None,
         allow_remote: bool | None = None,
     ) -> None:
-        given = {
-            "url": url,
-            "mode": mode,
-            "max_sources": max_sources,
-            "scope": scope,
-            "chat_model": chat_model,
-            "embedding_model": embedding_model,
-            "instructions": instructions,
-            "timeout": timeout,
-            "wait": wait,
-            "lock_path": lock_path,
-            "allow_remote": allow_remote,
-        }
+        given = {name: value for name, value in locals().items() if name in SETTINGS}
         self._layers = (Layer("VaneClient({name}=…)", given),)
         self._defaults: tuple[Layer, ...] = ()
         self.left_at_work = False  # whether the last question was left before Vane had finished it
+        self.chat_models: Sequence[str] = ()  # the names that the last look-up gave, for completion
 
     @classmethod
     def of_layers(cls, *layers: Layer, defaults: Layer) -> Self:
@@ -212,19 +206,8 @@ class VaneClient:
         """
         if previous is not None and not isinstance(previous, ToolResult):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
             raise TypeError(f"previous must be a ToolResult, not {type(previous).__name__}")
-        call = Layer(
-            "the call",
-            {
-                "mode": mode,
-                "max_sources": max_sources,
-                "scope": scope,
-                "chat_model": chat_model,
-                "instructions": instructions,
-                "timeout": timeout,
-                "wait": wait,
-            },
-            call=True,
-        )
+        given = {name: value for name, value in locals().items() if name in SETTINGS}
+        call = Layer("the call", given, call=True)
         layers = (call, *self._layers, environment(), *self._defaults)
         run = _Run(self, query, layers, previous=previous, on_progress=on_progress, cancel=cancel or threading.Event())
         return run.to_result()
@@ -314,6 +297,7 @@ class _Run:
                 "Vane waits for its model provider (Ollama) when it is asked for its models.",
                 DOCTOR,
             ) from None
+        self.client.chat_models = chat_names(server)
         choice = choose(server, settings.chat_model, settings.embedding_model, allow_remote=settings.allow_remote)
         self._note(chat_model=str(choice.chat), embedding_model=str(choice.embedding), locality=choice.locality.word)
         self._note(fitting=choice.fitting)
@@ -369,28 +353,28 @@ class _Run:
 
     def _data(self) -> ToolData | None:
         """What came, with its sources chosen and its citations read; None when nothing came."""
-        received, details, settings = self.received, self.details, self.settings
+        received, settings = self.received, self.settings
         answer, thinking = split_thinking("".join(received.pieces))
+        self._note(complete=received.done, thinking=thinking)
         if settings is None or not (answer.strip() or received.sources):
             return None
         sent = received.sources or []
         chosen = select(sent, answer, settings.max_sources)
         self._note(
-            complete=received.done,
             searched=received.sources is not None if received.done or received.sources else None,
             cited=chosen.cited,
             dangling=chosen.dangling,
             source_count=len(sent),
-            thinking=thinking,
             notes=(*self.before, *_notes(received, chosen, answer), *chosen.notes),
         )
+        query = self.details.query
         return ToolData(
-            query=details.query,
+            query=query,
             answer=answer,
             sources=chosen.sources,
             mode=settings.mode,
             timing_ms=0 if self.held_at is None else _ms(self.held_at),
-            content_hash=content_hash(query=details.query, mode=settings.mode, answer=answer, sources=chosen.sources),
+            content_hash=content_hash(query=query, mode=settings.mode, answer=answer, sources=chosen.sources),
         )
 
     def _check_answer(self, data: ToolData | None) -> None:

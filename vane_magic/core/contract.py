@@ -12,7 +12,7 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final, Literal, Self, cast
 from uuid import uuid4
@@ -385,6 +385,12 @@ class ToolResult(_Model):
         raised = kind(*parts)
         raised.result = self
         raise raised from self._raised
+
+    def with_notes(self, *notes: str) -> Self:
+        """The same result, equal to this one, whose card bears these notes as well."""
+        noted = self.model_copy()
+        noted._run = replace(self.run, notes=(*self.run.notes, *notes))  # noqa: SLF001 - its own class
+        return noted
 
     def verify(self) -> bool:
         """Whether the content hash is that of the content; false when there is no content."""
