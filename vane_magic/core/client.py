@@ -222,7 +222,8 @@ class VaneClient:
         cancel = options.setdefault("cancel", None) or threading.Event()
         options["cancel"] = cancel
         report = options.get("on_progress")
-        options["on_progress"] = None if report is None else partial(loop.call_soon_threadsafe, report)
+        if report is not None:
+            options["on_progress"] = _on_loop(loop, report)
         run = partial(self.research, query, **options)
         with ThreadPoolExecutor(1, "vane-magic") as threads:  # one of its own: the shared pool may be full
             future = loop.run_in_executor(threads, run)
@@ -324,8 +325,7 @@ class _Run:
             lock.check()
             self.sent = True
             search(endpoint, self._request(settings, choice), watch, self.received, self._report)
-            data = self._data()
-            self._check_answer(data)
+            data = self._whole()
             lock.check()
             watch.pulse()
         except DeadlineExpired:
@@ -377,14 +377,17 @@ class _Run:
             content_hash=content_hash(query=query, mode=settings.mode, answer=answer, sources=chosen.sources),
         )
 
-    def _check_answer(self, data: ToolData | None) -> None:
-        if data is None or not data.answer.strip():
-            thought = " Only the model's thinking came." if self.details.thinking else ""
-            raise UpstreamSearchError(
-                f"Vane's answer is empty.{thought}",
-                "The model may be too small for the task, or its context too short.",
-                DOCTOR,
-            )
+    def _whole(self) -> ToolData:
+        """The answer of a stream that came to its end; an empty one is none."""
+        data = self._data()
+        if data is not None and data.answer.strip():
+            return data
+        thought = " Only the model's thinking came." if self.details.thinking else ""
+        raise UpstreamSearchError(
+            f"Vane's answer is empty.{thought}",
+            "The model may be too small for the task, or its context too short.",
+            DOCTOR,
+        )
 
     def _result(self, data: ToolData) -> ToolResult:
         turn = Turn(self.details.query, strip_marks(data.answer).strip())
@@ -469,6 +472,13 @@ class _Run:
         received = self.received
         count = None if received.sources is None else len(received.sources)
         return count, "", received.pieces, len(received.pieces)
+
+
+def _on_loop(loop: asyncio.AbstractEventLoop, report: Callable[[Progress], None]) -> Callable[[Progress], None]:
+    def send(progress: Progress) -> None:
+        loop.call_soon_threadsafe(report, progress)
+
+    return send
 
 
 def _ms(since: float) -> int:

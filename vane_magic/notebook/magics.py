@@ -1,0 +1,163 @@
+"""The magics, their ``%config`` and their registration with a shell.
+
+Loading imports nothing heavy: what a question needs is imported by the first one.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from IPython.core import magic
+
+from vane_magic.core.errors import Interrupted, VaneError
+from vane_magic.core.settings import SETTINGS, Layer, Settings, environment
+from vane_magic.notebook import completion, transformer
+from vane_magic.notebook.options import MAGIC, option_help, parse, usage
+from vane_magic.notebook.shown import ShowOnce
+from vane_magic.notebook.traits import DEFAULTS, Value, in_words
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from vane_magic.core.contract import ToolResult
+    from vane_magic.notebook.session import Session
+
+_Method = TypeVar("_Method", bound=Callable[..., object])
+
+_HELP: Final = f"""Ask a local Vane; show the answer with its sources, and return the ToolResult.
+
+In [1]: %{MAGIC} what's a tidal turbine?
+
+In [2]: r = %{MAGIC} -m quality -n 12 how do pilots in Norway compare?
+   ...: r.sources[0].url, r.answer
+
+In [3]: %%{MAGIC} --continue
+   ...: And in Canada?
+   ...: Answer in two sentences.
+
+Options come first; the question is the rest of the line as it stands, quotes, $, {{}} and ? included.
+A final ; hides the answer. The last result is always in _vane.
+%%{MAGIC} must be the first line of its cell: under a comment IPython reads it as Python, and says
+"Line magic function `%%{MAGIC}` not found" or "invalid syntax".
+
+{option_help()}
+
+%{MAGIC} alone shows the settings and where each comes from; %config VaneMagics lists and changes them.
+"""
+
+
+def _as_typed(method: _Method) -> _Method:
+    """Make a method a magic for a line and a cell that gets its text as typed, and the names of its caller."""
+    marks: Any = (magic.no_var_expand, magic.needs_local_scope, magic.line_cell_magic)
+    for mark in marks:
+        method = mark(method)
+    return method
+
+
+@magic.magics_class
+class VaneMagics(magic.Magics):
+    """The magics of one shell, configured by ``%config VaneMagics.<setting> = …``."""
+
+    locals().update({name: Value(setting) for name, setting in SETTINGS.items()})
+    started = False  # whether the configuration file has been read
+
+    def __init__(self, shell: InteractiveShell) -> None:
+        self._session: Session | None = None
+        self._config: dict[str, object] = {}
+        self.once = ShowOnce(shell)
+        self._shell: Any = shell  # IPython annotates little
+        super().__init__(self._shell)  # pyright: ignore[reportUnknownMemberType] - likewise
+        self.started = True
+
+    def vane(  # noqa: D102 - see below
+        self, line: str = "", cell: str | None = None, local_ns: Mapping[str, object] | None = None
+    ) -> ToolResult | None:
+        asked = parse(line, cell)
+        if not asked.question:
+            print(self._overview())  # noqa: T201 - that is what was asked for
+            return None
+        names = ChainMap(dict(local_ns or {}), self._shell.user_ns)
+        try:
+            return self._open().ask(asked, names, whole_cell=cell is not None)
+        except (KeyboardInterrupt, VaneError) as raised:
+            raised._render_traceback_ = partial(_two_lines, raised)  # pyright: ignore[reportAttributeAccessIssue] - IPython's hook
+            raise
+
+    vane.__doc__ = _HELP
+    vane = _as_typed(vane)
+
+    def chat_models(self) -> Sequence[str]:
+        """The chat models of the last look-up, for completion."""
+        return self._session.chat_models if self._session else ()
+
+    def close(self) -> None:
+        """Stop what the questions have started."""
+        if self._session:
+            self._session.close()
+        self._session = None
+
+    def _open(self) -> Session:
+        """What is kept between questions, with the traits' present values."""
+        from vane_magic.notebook.session import Session  # noqa: PLC0415 - heavy, and not needed for loading
+
+        config = self._layer()
+        if self._session is None:
+            self._session = Session(self._shell, config, DEFAULTS, self.once)
+        return self._session
+
+    def _layer(self) -> Layer:
+        self._config.update({name: cast("object", getattr(self, name)) for name in SETTINGS})
+        return Layer("%config VaneMagics.{name}", self._config)
+
+    def _overview(self) -> str:
+        """The settings with their origins, and five lines of help."""
+        try:
+            settings = Settings.resolve(self._layer(), environment(), DEFAULTS)
+        except VaneError as error:
+            return f"{error.message}\n\n{usage()}"
+        rows = [(name, in_words(getattr(settings, name)), settings.origins[name]) for name in SETTINGS]
+        width = max(len(value) for _, value, _ in rows)
+        table = "\n".join(f"{name:<16} {value:<{min(width, 40)}}  {origin}" for name, value, origin in rows)
+        return f"{table}\n\n{usage()}"
+
+
+def load(shell: InteractiveShell) -> None:
+    """Register everything with a shell, once however often this is called."""
+    unload(shell)
+    magics = VaneMagics(shell)
+    shell.register_magics(magics)  # pyright: ignore[reportUnknownMemberType] - IPython annotates little
+    magics.once.install()
+    transformer.install(shell)
+    completion.install(shell, magics.chat_models)
+    atexit.register(magics.close)
+
+
+def unload(shell: InteractiveShell) -> None:
+    """Take back what `load` has registered; the results stay the user's."""
+    manager: Any = shell.magics_manager
+    magics = manager.registry.pop(VaneMagics.__name__, None)
+    if magics is None:
+        return
+    for kind, names in magics.magics.items():
+        for name in names:
+            manager.magics[kind].pop(name, None)
+    shell.configurables.remove(magics)
+    magics.once.uninstall()
+    transformer.uninstall(shell)
+    completion.uninstall(shell)
+    atexit.unregister(magics.close)
+    magics.close()
+
+
+def _two_lines(raised: BaseException) -> list[str]:
+    """A traceback of two lines: what failed, and what is to be done; the way through this package helps nobody."""
+    if isinstance(raised, VaneError):
+        return [f"{type(raised).__name__}: {raised.what}", raised.hint or raised.cause]
+    if not isinstance(raised, Interrupted):
+        return ["Interrupted."]
+    cause = raised.result.run.failure[1]
+    return [f"Interrupted; _vane has what had come. {cause}".rstrip()]
