@@ -168,7 +168,7 @@ def locality_of_host(host: str | None, *, is_own_address: Callable[[str], bool])
     except ValueError:
         return Locality.UNVERIFIED if _NEIGHBOUR.fullmatch(name) else Locality.REMOTE
     odd = isinstance(address, ipaddress.IPv6Address) and (address.ipv4_mapped or address.scope_id)
-    if any(address in block for block in _THIS_MACHINE) or (not odd and is_own_address(name)):
+    if not odd and (any(address in block for block in _THIS_MACHINE) or is_own_address(name)):
         return Locality.LOCAL
     return Locality.UNVERIFIED if any(address in block for block in _PRIVATE) else Locality.REMOTE
 

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from errno import EINPROGRESS, EWOULDBLOCK
 from functools import partial
 from typing import Final, TypeVar
@@ -28,9 +29,7 @@ from vane_magic.core.errors import Cancelled, SecurityBoundaryViolation, Upstrea
 
 BODY_CAP: Final = 16 * 2**20  # bytes
 LINE_CAP: Final = 4 * 2**20  # bytes
-HEAD_CAP: Final = 8 * 2**10  # bytes, before and between the parts of a body as well; Vane sends 300
-_MAX_FIELDS: Final = 100  # headers
-_READ: Final = 4 * 2**10  # bytes
+_MAX_HEADERS: Final = 100
 _SLICE_S: Final = 0.1
 
 # No resolver and no hosts file is asked.
@@ -38,7 +37,7 @@ _PINNED: Final = {"127.0.0.1": ("127.0.0.1",), "localhost": ("127.0.0.1", "::1")
 _NOBODY: Final = {4: "192.0.2.1", 6: "2001:db8::1"}  # addresses for documentation, RFC 5737 and RFC 3849
 _CHECK_URL: Final = "Check the setting url (VANE_URL)."
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class DeadlineExpired(TimeoutError):  # noqa: N818 - it says what happened, as the errors of codes do
@@ -211,13 +210,17 @@ def exchange(
     built = httpx.Request(method, str(target), headers=headers, content=body)
     url = httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path or "/")
     request = httpcore.Request(method, url, headers=built.headers.raw, content=built.content)
+    server = replace(target, path="")
     with ExitStack() as sockets:
-        stream = _connected(target, watch, sockets)
-        with _explained(target, stream):
-            if target.scheme == "https":
-                stream.secure(target.host)
-            response = _Connection(url.origin, stream).handle_request(request)
-        yield Reply(response.status, _headers(response), _pieces(response, target, stream, watch))
+        stream = _connected(server, watch, sockets)
+        with _explained(server, stream):
+            if server.scheme == "https":
+                stream.secure(server.host)
+            response = (connection := _Connection(url.origin, stream)).handle_request(request)
+        headers = _headers(response)
+        if "transfer-encoding" not in headers:
+            connection.READ_NUM_BYTES = 64 * 2**10  # what is left has no lines for h11
+        yield Reply(response.status, headers, _pieces(response, server, stream))
 
 
 def is_own_address(address: str) -> bool:
@@ -246,10 +249,10 @@ def _family(address: str) -> socket.AddressFamily:
 
 
 class _Connection(httpcore.HTTP11Connection):
-    """With smaller limits: h11 takes quadratic time for the blanks of a line, 70 s for one of 90 kB."""
+    """With smaller limits: h11 takes quadratic time for the blanks in a line, a minute for 90 kB of them."""
 
-    READ_NUM_BYTES = _READ
-    MAX_INCOMPLETE_EVENT_SIZE = HEAD_CAP
+    READ_NUM_BYTES: int = 4 * 2**10
+    MAX_INCOMPLETE_EVENT_SIZE = 8 * 2**10  # of headers, or between chunks; Vane sends 300 bytes
 
 
 class _Stream(httpcore.NetworkStream):
@@ -311,7 +314,7 @@ class _Stream(httpcore.NetworkStream):
                 raise TimeoutError
         return self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
 
-    def _sliced(self, operation: Callable[[], T], failure: type[httpcore.NetworkError]) -> T:
+    def _sliced(self, operation: Callable[[], _T], failure: type[httpcore.NetworkError]) -> _T:
         while True:
             slice_s = self._watch.pulse()
             try:
@@ -323,10 +326,10 @@ class _Stream(httpcore.NetworkStream):
                 raise failure(error.strerror or error) from error
 
 
-def _connected(target: Endpoint, watch: Watch, sockets: ExitStack) -> _Stream:
+def _connected(server: Endpoint, watch: Watch, sockets: ExitStack) -> _Stream:
     """Connect to the first of the host's addresses that answers; `sockets` closes what was opened."""
     failures: list[str] = []
-    for address in _PINNED[target.host]:
+    for address in _PINNED[server.host]:
         try:
             sock = socket.socket(_family(address), socket.SOCK_STREAM)
         except OSError as error:  # no IPv6 here, or no descriptors left
@@ -334,16 +337,16 @@ def _connected(target: Endpoint, watch: Watch, sockets: ExitStack) -> _Stream:
             continue
         stream = sockets.enter_context(closing(_Stream(sock, watch)))
         try:
-            stream.connect(address, target.port)
+            stream.connect(address, server.port)
         except httpcore.ConnectError as error:
             failures.append(str(error))
         else:
             return stream
     raise VaneServiceUnavailable(
-        f"Cannot connect to Vane at {target} ({failures[0]}).",
+        f"Cannot connect to Vane at {server} ({failures[0]}).",
         "It is probably not running, or listens on another port.",
         "Start it (with Docker: docker start vane), or set url (VANE_URL) to its address. In a container or a remote"
-        f" kernel, {target.host} is the machine on which the kernel runs.",
+        f" kernel, {server.host} is the machine on which the kernel runs.",
     )
 
 
@@ -359,7 +362,7 @@ def _tls() -> ssl.SSLContext:
 
 
 @contextmanager
-def _explained(target: Endpoint, stream: _Stream, status: int | None = None) -> Generator[None]:
+def _explained(server: Endpoint, stream: _Stream, status: int | None = None) -> Generator[None]:
     """Turn httpcore's errors into ours."""
     try:
         yield
@@ -369,31 +372,29 @@ def _explained(target: Endpoint, stream: _Stream, status: int | None = None) -> 
             plain = "Vane may just be stopping or starting, or another program has the port."
             secure = "Vane speaks http://, unless a proxy with a certificate that this system trusts stands before it."
             raise VaneServiceUnavailable(
-                f"{target} took the connection and ended it without a reply ({said}).",
-                secure if target.scheme == "https" else plain,
+                f"{server} took the connection and ended it without a reply ({said}).",
+                secure if server.scheme == "https" else plain,
                 _CHECK_URL,
             ) from error
         if status is None:
-            what = f"What answers at {target} does not speak HTTP as Vane does ({said})."
+            what = f"What answers at {server} does not speak HTTP as Vane does ({said})."
             raise _upstream(what, "Another program may have the port.", _CHECK_URL) from error
         what = f"Vane's reply ended before it was whole ({said})."
         raise _upstream(what, "Vane may have been stopped or restarted.", status=status) from error
 
 
-def _pieces(response: httpcore.Response, target: Endpoint, stream: _Stream, watch: Watch) -> Iterator[bytes]:
-    with _explained(target, stream, response.status):
-        for piece in response.iter_stream():
-            watch.pulse()  # one read may hold thousands of pieces
-            yield piece
+def _pieces(response: httpcore.Response, server: Endpoint, stream: _Stream) -> Iterator[bytes]:
+    with _explained(server, stream, response.status):
+        yield from response.iter_stream()
 
 
 def _headers(response: httpcore.Response) -> httpx.Headers:
     """Take the headers, unless they are too many or tell of an encoding, which may hide any size."""
     headers = httpx.Headers(response.headers)
-    encodings = set(headers.get_list("content-encoding", split_commas=True)) - {"", "identity"}
-    if not encodings and len(response.headers) <= _MAX_FIELDS:
+    encodings = {word.lower() for word in headers.get_list("content-encoding", split_commas=True)} - {"", "identity"}
+    if not encodings and len(response.headers) <= _MAX_HEADERS:
         return headers
-    fault = f"is encoded ({', '.join(encodings)[:40]!r})" if encodings else f"has over {_MAX_FIELDS} headers"
+    fault = f"is encoded ({', '.join(sorted(encodings))[:40]!r})" if encodings else f"has over {_MAX_HEADERS} headers"
     cause = "A proxy before Vane, or another program, answers."
     raise _upstream(f"The reply {fault}.", cause, _CHECK_URL, status=response.status)
 
