@@ -1,0 +1,200 @@
+"""The plain form: wrapped, numbered, free of escape codes, with every word that the HTML form shows."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from vane_magic.display.text import clean, describe
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
+
+    from vane_magic.display.card import Card, CardSource
+
+_MIN_COLUMN: Final = 20  # what is left for words, however deep the list
+
+
+def page(card: Card, answer: str, width: int) -> str:
+    """Lay the card out as the HTML form does, in lines of `width` columns."""
+    parts = (
+        _wrap(card.banner, width),
+        answer,
+        _error(card, width),
+        _sources(card.sources, width),
+        "\n".join(_wrap(note, width, "- ", "  ") for note in card.notes),
+        _wrap(" · ".join(card.footer), width),
+    )
+    return "\n\n".join(part for part in parts if part)
+
+
+def _error(card: Card, width: int) -> str:
+    lines = [card.error, *(f"{name}: {text}" for name, text in card.steps), card.code]
+    return "\n".join(_wrap(line, width) for line in lines if line)
+
+
+def _sources(sources: Sequence[CardSource], width: int) -> str:
+    return "\n".join(["Sources", *(source(entry, width) for entry in sources)]) if sources else ""
+
+
+def source(entry: CardSource, width: int) -> str:
+    """One entry of the list of sources."""
+    title, link, where = describe(entry.title, entry.url)
+    lines = [_wrap(title, width, f"[{entry.number}] ", "    ")]
+    if address := link.href if link else where:
+        lines.append(f"    {address}")
+    if snippet := _wrap(entry.snippet, width, "    ", "    "):
+        lines.append(snippet)
+    return "\n".join(lines)
+
+
+def _wrap(text: str, width: int, first: str = "", rest: str = "") -> str:
+    """Wrap at blanks only, so that every word and address stays whole."""
+    return textwrap.fill(
+        clean(text),
+        max(width, len(rest) + _MIN_COLUMN),
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def answer(tokens: Sequence[Token], width: int) -> str:
+    """Write parsed Markdown: paragraphs and lists wrapped, code as it stands, tables in columns."""
+    writer = _Writer(width)
+    for token in tokens:
+        writer.write(token)
+    return "\n".join(writer.lines)
+
+
+@dataclass(slots=True)
+class _Indent:
+    """What stands before the lines of a list item or a quotation; an item's marker only before the first."""
+
+    first: str
+    rest: str
+    used: bool = False
+
+
+class _Writer:
+    """Collects lines, blank ones between blocks but none inside a tight list; each method takes the token it names."""
+
+    def __init__(self, width: int) -> None:
+        self.lines: list[str] = []
+        self._width = width
+        self._indents: list[_Indent] = []
+        self._numbers: list[int | None] = []  # of the open lists' next items; None for bullets
+        self._rows: list[list[str]] = []  # of the open table
+        self._tight = False
+
+    def write(self, token: Token) -> None:
+        method: Callable[[Token], None] | None = getattr(self, f"_{token.type}", None)
+        if method:
+            method(token)
+
+    def _paragraph_open(self, token: Token) -> None:
+        self._tight = token.hidden
+
+    def _heading_close(self, _: Token) -> None:
+        self.lines.append(self._lead() + "-" * min(len(self.lines[-1]), self._width))
+
+    def _inline(self, token: Token) -> None:
+        text = clean("".join(map(_piece, token.children or ())))
+        if self._rows:
+            self._rows[-1].append(text)
+        else:
+            self._put(text)
+
+    def _hr(self, _: Token) -> None:
+        self._put("---")
+
+    def _fence(self, token: Token) -> None:
+        self._gap()
+        if language := clean(token.info, newlines=False):
+            self.lines.append(f"{self._lead()}{language}:")
+        for line in clean(token.content).rstrip("\n").split("\n"):
+            self.lines.append(f"{self._lead()}    {line}".rstrip())
+
+    _code_block = _fence
+
+    def _blockquote_open(self, _: Token) -> None:
+        self._indents.append(_Indent("> ", "> "))
+
+    def _list_item_open(self, _: Token) -> None:
+        number = self._numbers[-1]
+        marker = "- " if number is None else f"{number}. "
+        self._numbers[-1] = None if number is None else number + 1
+        self._indents.append(_Indent(marker, " " * len(marker)))
+
+    def _list_item_close(self, _: Token) -> None:
+        if not self._indents[-1].used:
+            self.lines.append(self._lead().rstrip())
+        self._indents.pop()
+
+    _blockquote_close = _list_item_close
+
+    def _bullet_list_open(self, token: Token) -> None:
+        if not self._numbers:
+            self._gap()
+        self._numbers.append(int(token.attrs.get("start", 1)) if token.tag == "ol" else None)
+
+    _ordered_list_open = _bullet_list_open
+
+    def _bullet_list_close(self, _: Token) -> None:
+        self._numbers.pop()
+        self._tight = False
+
+    _ordered_list_close = _bullet_list_close
+
+    def _tr_open(self, _: Token) -> None:
+        self._rows.append([])
+
+    def _table_close(self, _: Token) -> None:
+        """Align the columns when they fit; otherwise wrap each row by itself."""
+        rows, self._rows = self._rows, []
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        room = self._width - sum(len(indent.rest) for indent in self._indents)
+        if sum(widths) + 3 * (len(widths) - 1) <= room:
+            rows = [[cell.ljust(size) for cell, size in zip(row, widths, strict=True)] for row in rows]
+            rows.insert(1, ["-" * size for size in widths])
+        self._gap()
+        self._tight = True
+        for row in rows:
+            self._put(" | ".join(row))
+        self._tight = False
+
+    def _lead(self) -> str:
+        lead = "".join(indent.rest if indent.used else indent.first for indent in self._indents)
+        for indent in self._indents:
+            indent.used = True
+        return lead
+
+    def _gap(self) -> None:
+        if self.lines and self.lines[-1].strip("> "):
+            self.lines.append("".join(indent.rest for indent in self._indents if indent.used).rstrip())
+
+    def _put(self, text: str) -> None:
+        if not self._tight:
+            self._gap()
+        for line in text.split("\n"):
+            first = self._lead()
+            self.lines += (_wrap(line, self._width, first, self._lead()) or first.rstrip()).split("\n")
+
+
+def _piece(token: Token) -> str:
+    match token.type:
+        case "code_inline":
+            return f"`{token.content}`"
+        case "image":
+            return f"[image: {token.content}]"
+        case "softbreak":
+            return " "
+        case "hardbreak":
+            return "\n"
+        case "link_close" if token.meta.get("address"):
+            return f" ({token.meta['address']})"
+        case _:
+            return token.content

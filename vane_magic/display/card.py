@@ -1,0 +1,179 @@
+"""What is shown of an answer, and how much of it a notebook stores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from vane_magic.display import as_html, as_text
+from vane_magic.display.text import clean, cut_at_blank, shorten
+
+if TYPE_CHECKING:  # see _parse
+    from markdown_it.token import Token
+
+# Bytes of JSON, as a notebook file has them; what all parts may take together stays under 100,000.
+_STORED: Final = 97_000
+_STORED_SOURCES: Final = 22_000
+_ANSWER: Final = 30_000  # bytes of text, before markup
+_NOTE: Final = 1000  # for the note that the answer is cut
+_PARSED: Final = 200_000  # characters; a longer answer is printed in its Markdown
+_MAX_NOTES: Final = 10
+_MAX_FACTS: Final = 12
+_LINE_BREAK: Final = 12  # a notebook file stores each line of an output as a string of its own, indented
+
+
+@dataclass(frozen=True, slots=True)
+class CardSource:
+    """One source as the card lists it; every text is untrusted.
+
+    Parameters
+    ----------
+    number
+        The number a citation mark names it by.
+    title, url, snippet
+        May be empty; only a plain http(s) address becomes a link.
+    """
+
+    number: int
+    title: str
+    url: str
+    snippet: str
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """An answer with its sources, or an error, ready to be shown; every text is untrusted.
+
+    Parameters
+    ----------
+    query
+        The question as sent; kept in the bundle's metadata.
+    text
+        The answer in Markdown.
+    sources
+        The list to show, in this order.
+    cited
+        What a mark ``[n]`` in `text` may point at, also sources that are not in the list.
+    banner
+        One line above the answer.
+    error, cause, hint, code
+        What happened, the likely cause, the next step, and the error's code. With `text` and no `banner`,
+        `error` takes the banner's place, since the answer comes first.
+    notes
+        Remarks below the sources.
+    footer
+        Short facts for the last line: mode, time, model, hash.
+    """
+
+    query: str = ""
+    text: str = ""
+    sources: tuple[CardSource, ...] = ()
+    cited: Mapping[int, CardSource] = field(default_factory=dict[int, CardSource])
+    banner: str = ""
+    error: str = ""
+    cause: str = ""
+    hint: str = ""
+    code: str = ""
+    notes: tuple[str, ...] = ()
+    footer: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> list[tuple[str, str]]:
+        """The lines below an error, each with its name."""
+        named = (("Likely cause", self.cause), ("Next step", self.hint))
+        return [(name, text) for name, text in named if text]
+
+    def html(self) -> str:
+        """Inert HTML; with `plain` it stays under 100 kB and says what it leaves out."""
+        return _fit(self, 80)[0]
+
+    def plain(self, width: int = 80) -> str:
+        """Plain text with every word of `html`, wrapped at `width` columns."""
+        return _fit(self, width)[1]
+
+    def terminal(self, width: int = 80) -> str:
+        """Plain text of everything, nothing left out."""
+        parsed = len(self.text) <= _PARSED
+        answer = as_text.answer(_parse(self.text), width) if parsed else clean(self.text)
+        return as_text.page(_answer_first(self), answer, width)
+
+    def mimebundle(self) -> tuple[dict[str, str], dict[str, dict[str, object]]]:
+        """Both forms by MIME type, and metadata: the question, the error's code, the number of sources."""
+        html, plain = _fit(self, 80)
+        about = {"query": shorten(self.query, 1000), "code": shorten(self.code, 100), "sources": len(self.sources)}
+        return {"text/html": html, "text/plain": plain}, {"vane": dict[str, object](about)}
+
+
+def _answer_first(card: Card) -> Card:
+    return replace(card, banner=card.error, error="") if card.text.strip() and not card.banner else card
+
+
+def _fit(card: Card, width: int) -> tuple[str, str]:
+    """Make both forms small enough to be stored: fields first, then the list of sources, then the answer."""
+    card = _list_sources(_shorten_fields(_answer_first(card)), width)
+    frame = replace(card, text="")
+    room = _STORED - _stored(as_html.page(frame, ""), as_text.page(frame, "", width))
+    size, html, plain = _fit_answer(card, room, width)
+    if size < len(card.text):
+        note = f"The answer is cut: {size:,} of its {len(card.text):,} characters are shown; .answer holds all of it."
+        frame = replace(frame, notes=(*frame.notes, note))
+    return as_html.page(frame, html), as_text.page(frame, plain, width)
+
+
+def _fit_answer(card: Card, room: int, width: int) -> tuple[int, str, str]:
+    """Cut the text until its forms fit, since nobody knows beforehand how far markup swells."""
+    limit = min(_ANSWER, room // 2)
+    while True:
+        shown = _cut(card.text, limit)
+        tokens = _parse(shown if shown == card.text else shown + " …")
+        html, plain = as_html.answer(tokens, card.cited), as_text.answer(tokens, width)
+        taken = _stored(html, plain) + _NOTE
+        if taken <= room or not shown:
+            return len(shown), html, plain
+        limit = int(len(shown.encode()) * 0.95 * room / taken)
+
+
+def _cut(text: str, limit: int) -> str:
+    kept = text[:limit].encode()[:limit].decode(errors="ignore")
+    return text if kept == text else cut_at_blank(kept)
+
+
+def _list_sources(card: Card, width: int) -> Card:
+    listed, taken = list[CardSource](), 0
+    for entry in card.sources:
+        short = replace(entry, title=shorten(entry.title, 400), snippet=shorten(entry.snippet, 900))
+        taken += _stored(as_html.source(short), as_text.source(short, width))
+        if taken > _STORED_SOURCES:
+            break
+        listed.append(short)
+    if len(listed) == len(card.sources):
+        return replace(card, sources=tuple(listed))
+    note = f"{len(listed)} of {len(card.sources)} sources are shown; .sources holds all of them."
+    return replace(card, sources=tuple(listed), notes=(*card.notes, note))
+
+
+def _shorten_fields(card: Card) -> Card:
+    return replace(
+        card,
+        text=clean(card.text),
+        banner=shorten(card.banner, 600),
+        error=shorten(card.error, 1500),
+        cause=shorten(card.cause, 1500),
+        hint=shorten(card.hint, 1500),
+        code=shorten(card.code, 100),
+        notes=tuple(shorten(note, 600) for note in card.notes[:_MAX_NOTES]),
+        footer=tuple(shorten(fact, 150) for fact in card.footer[:_MAX_FACTS]),
+    )
+
+
+def _stored(*forms: str) -> int:
+    return sum(len(json.dumps(form, ensure_ascii=False).encode()) + _LINE_BREAK * form.count("\n") for form in forms)
+
+
+def _parse(text: str) -> list[Token]:
+    """Parse; the library is loaded here, since that takes a tenth of a second and core needs the marks alone."""
+    from vane_magic.display.parser import parse  # noqa: PLC0415 - see above
+
+    return parse(text)
