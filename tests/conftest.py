@@ -117,6 +117,16 @@ def _is_foreign(host: object) -> bool:
         return True
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-tables", action="store_true", help="write docs/outcomes anew (without -n)")
+
+
+@pytest.fixture
+def write_tables(request: pytest.FixtureRequest) -> bool:
+    """Whether the tables of outcomes are to be written, not only checked."""
+    return bool(request.config.getoption("--write-tables"))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "foreign_addresses: may look up and connect to addresses off this machine")
 

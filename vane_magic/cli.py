@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -167,8 +168,8 @@ def _print(result: ToolResult, *, as_json: bool) -> None:
 
 def _reconfigure(stream: TextIO, *, encoding: str | None = None, errors: str | None = None) -> None:
     """Keep an odd locale from turning a good answer into an encoding error."""
-    if hasattr(stream, "reconfigure"):
-        stream.reconfigure(encoding=encoding, errors=errors)  # pyright: ignore[reportAttributeAccessIssue] - as asked above
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(encoding=encoding, errors=errors)
 
 
 class _Line:

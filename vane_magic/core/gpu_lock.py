@@ -14,11 +14,9 @@ from __future__ import annotations
 import atexit
 import errno
 import json
-import math
 import os
 import random
 import re
-import secrets
 import socket
 import stat
 import sys
@@ -52,10 +50,7 @@ _POLL_S: Final = (0.01, 0.05)
 _MAX_BYTES, _MAX_TEXT, _MAX_SIGN = 4096, 128, 40
 _MOVE_IT: Final = "Set lock_path (VANE_LOCK_PATH) to a directory of this host that every worker may write."
 _WAIT: Final = "Ask again when it is done, or set a longer wait (VANE_WAIT)."
-_CAUSES: Final = {
-    errno.EPERM: "The file system has no hard links, or the directory is sticky and the file another user's.",
-    errno.ENOENT: "The directory is not there, or takes no files.",
-}
+_NO_PERMIT: Final = "The file system has no hard links, or the directory is sticky and the file another user's."
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +92,8 @@ class Holder:
 class GpuLock:
     """The host's one GPU slot, as a context manager; an instance is not reentrant.
 
-    Everything that shares the path excludes each other: instances, threads, processes, containers. A forked child
-    neither holds nor frees its parent's lock.
+    Whoever shares the path is excluded: instances, threads, processes, containers. A forked child neither holds nor
+    frees its parent's lock.
 
     Parameters
     ----------
@@ -126,7 +121,7 @@ class GpuLock:
         worker_id: str | None = None,
         cancel: threading.Event | None = None,
     ) -> None:
-        if not (math.isfinite(wait) and wait >= 0):
+        if not 0 <= wait < float("inf"):
             raise ConfigurationError(f"wait must be a number of seconds from 0 up, not {wait!r}.")
         self._path = resolve_lock_path(path)
         self._wait = wait
@@ -137,20 +132,20 @@ class GpuLock:
     @property
     def held(self) -> bool:
         """Whether this instance has acquired and not released; `check` tells whether that still counts."""
-        return self._claim is not None and self._claim.held
+        return self._claim is not None and bool(self._claim.fds)
 
     @property
     def acquired_at(self) -> float:
-        """When the lock was acquired, in seconds of `time.monotonic`; NaN when it is not held."""
-        return self._claim.mono_ns / 1e9 if self._claim else math.nan
+        """When this instance last acquired, in seconds of `time.monotonic`; NaN before the first time."""
+        return self._claim.mono_ns / 1e9 if self._claim else float("nan")
 
     def acquire(self, on_wait: OnWait | None = None) -> Self:
-        """Take the lock, waiting for it at most `wait` seconds, and 1 s more for a worker stuck in the guard.
+        """Take the lock, waiting at most `wait` seconds for it, and 1 s more for a worker stuck in the guard.
 
         Parameters
         ----------
         on_wait
-            Called on this thread with the holder and the seconds waited: first after 1 s, then at each 0.1 s.
+            Called on this thread with the holder and the seconds waited: first after 1 s, then each 0.1 s.
 
         Raises
         ------
@@ -167,8 +162,6 @@ class GpuLock:
             self._claim = claim
             return self  # noqa: TRY300 - an interrupt on the way out must still free the lock
         except BaseException as error:
-            if self._claim is claim:
-                self._claim = None
             claim.drop()
             if isinstance(error, OSError):
                 raise _unusable(self._path, error) from error
@@ -190,15 +183,8 @@ class GpuLock:
 
     def release(self) -> None:
         """Free the lock if it is still ours; harmless when it is not, and when called again."""
-        claim = self._claim
-        try:
-            self._claim = None
-            if claim:
-                claim.drop()
-        except BaseException:
-            if claim:
-                claim.drop()
-            raise
+        if self._claim:
+            self._claim.drop()
 
     def status(self) -> Holder | None:
         """Return who holds the lock, or None when it is free to take; never waits.
@@ -209,7 +195,7 @@ class GpuLock:
             What stands at the path is no regular file or cannot be examined.
         """
         try:
-            return _with_descriptor(lambda fds: _look(self._path, fds))
+            return _CLAIM(self._path, *self._names).look()
         except OSError as error:
             raise _unusable(self._path, error) from error
 
@@ -222,23 +208,22 @@ class GpuLock:
     def _take_turn(self, claim: _Claim, on_wait: OnWait | None) -> None:
         """Try until the lock is ours, the time is up or the token is set."""
         started, tell_at = time.monotonic(), _TOLD_AFTER_S
-        while True:
-            if self._cancel.is_set():
-                raise Cancelled("Stopped while waiting for the GPU lock.")
+        while not self._cancel.is_set():
             if not self.held and claim.attempt(self._cancel.is_set):
                 return
             waited = time.monotonic() - started
-            rival, left = claim.rival, self._wait - waited
-            if left <= 0 and not self._cancel.is_set():
-                who = f": {rival.describe()}" if rival else ""
-                after = f" Waited {waited:.1f} s for the GPU lock." if self._wait else ""
-                raise _saturated(
-                    f"Another worker holds the GPU{who}.{after}", rival.note if rival else "", _WAIT, rival
-                )
+            if waited >= self._wait and not self._cancel.is_set():
+                raise self._busy(claim.rival or claim.look(), waited)
             if on_wait and waited >= tell_at:
-                on_wait(rival, waited)
+                on_wait(claim.rival, waited)
                 tell_at = waited + _TOLD_EACH_S
-            self._cancel.wait(min(random.uniform(*_POLL_S), left))  # noqa: S311 - only spreads the polls
+            self._cancel.wait(min(random.uniform(*_POLL_S), self._wait - waited))  # noqa: S311 - spreads the polls
+        raise Cancelled("Stopped while waiting for the GPU lock.")
+
+    def _busy(self, rival: Holder | None, waited: float) -> VramConcurrencySaturated:
+        who = f": {rival.describe()}" if rival else ""
+        after = f" Waited {waited:.1f} s for the GPU lock." if self._wait else ""
+        return _saturated(f"Another worker holds the GPU{who}.{after}", rival.note if rival else "", _WAIT, rival)
 
 
 def resolve_lock_path(value: str | os.PathLike[str] | None) -> Path:
@@ -257,11 +242,9 @@ def resolve_lock_path(value: str | os.PathLike[str] | None) -> Path:
     text = os.path.join(os.path.expanduser("~"), _NAME) if value is None else os.fspath(value)
     if not os.path.isabs(text) or "\0" in text:
         raise ConfigurationError(f"lock_path must be an absolute path, not {text!r}.", "", _MOVE_IT)
-    if os.path.isdir(text):
-        return Path(text, _NAME)
-    if text.endswith(os.sep):
+    if text.endswith(os.sep) and not os.path.isdir(text):
         raise ConfigurationError(f"The directory of lock_path, {text!r}, does not exist.", "", _MOVE_IT)
-    return Path(text)
+    return Path(text, _NAME) if os.path.isdir(text) else Path(text)
 
 
 class _Claim:
@@ -277,13 +260,20 @@ class _Claim:
     def __del__(self) -> None:
         self.abandon()
 
-    @property
-    def held(self) -> bool:
-        return bool(self.fds)
+    def look(self) -> Holder | None:
+        """Return who is in the way, without the guard."""
+
+        def judge(fds: list[int]) -> Holder | None:
+            holder = _inspect(self.path, fds)[1]
+            for fd in fds:
+                unlock_descriptor(fd)  # A child forked meanwhile would keep the OS lock beyond our close.
+            return holder
+
+        return _with_descriptor(judge)
 
     def attempt(self, cancelled: Callable[[], bool]) -> bool:
         """Look, and if nobody is in the way take the marker under the guard; else `rival` is who is."""
-        self.rival = _with_descriptor(lambda fds: _look(self.path, fds))
+        self.rival = self.look()
         if self.rival:
             return False
         try:
@@ -301,14 +291,7 @@ class _Claim:
 
     def drop(self) -> None:
         """Free the marker and clear up what an interrupted attempt left; safe to call again."""
-        try:
-            if self.fds:
-                with suppress(OSError, ConfigurationError):  # The close frees it too, and the next worker clears up.
-                    _guarded(self.path, self._withdraw)
-            self.abandon()
-        except BaseException:
-            self.abandon()
-            raise
+        _then(self.abandon, self._withdraw)
 
     def abandon(self) -> None:
         """Give up the hold without a change to the path, as the kernel does at death."""
@@ -333,7 +316,7 @@ class _Claim:
             os.fchmod(fd, 0o644)  # Other users must be able to read it, whatever the umask.
         locked = lock_descriptor(fd, blocking=False)
         self.mono_ns = time.monotonic_ns()
-        data = json.dumps(asdict(_Record.of_us(self.worker_id, self.mode, self.mono_ns))).encode("ascii")
+        data = _Record.of_us(self.worker_id, self.mode, self.mono_ns).dump()
         if not locked or os.write(fd, data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), private)
         with suppress(FileExistsError):
@@ -341,35 +324,41 @@ class _Claim:
         os.unlink(private)
         if not self.valid():
             self.abandon()
-        return self.held
+        return bool(self.fds)
 
     def _withdraw(self) -> None:
-        """Take our marker away if the path is still ours; only under the guard."""
-        _clear_debris(self.path)
-        _remove(self.path, os.fstat(self.fds[0]))
+        """Take our marker away if the path is still ours."""
+
+        def remove() -> None:
+            _clear_debris(self.path)
+            _remove(self.path, os.fstat(self.fds[0]))
+
+        if self.fds:
+            with suppress(OSError, ConfigurationError):  # The close frees it too, and the next worker clears up.
+                _guarded(self.path, remove)
 
 
 class _NativeClaim(_Claim):  # pragma: no cover - where there is no flock, which is Windows; not tested
     """filelock's own lock for the whole hold, and a marker that only informs; no eviction by age."""
+
+    def look(self) -> Holder | None:
+        record = _Record.parse(self.path.read_bytes()) if self.path.is_file() else None
+        return record.holder(None) if record else None
 
     def attempt(self, cancelled: Callable[[], bool]) -> bool:  # noqa: ARG002 - one try never waits
         self.native = FileLock(f"{self.path}.guard", timeout=0, thread_local=False)
         try:
             self.native.acquire()
         except Timeout:
-            record = _Record.parse(self.path.read_bytes()) if self.path.is_file() else None
-            self.rival = record and record.holder(None)
+            self.rival = self.look()
             return False
         self.mono_ns = time.monotonic_ns()
         _open(self.fds, self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.write(self.fds[0], json.dumps(asdict(_Record.of_us(self.worker_id, self.mode, self.mono_ns))).encode())
+        os.write(self.fds[0], _Record.of_us(self.worker_id, self.mode, self.mono_ns).dump())
         return True
 
-    def valid(self) -> bool:
-        return self.held and _age_s(self.mono_ns) <= STALE_AFTER_S
-
     def drop(self) -> None:
-        if self.held:
+        if self.fds:
             self.abandon()
             self.path.unlink(missing_ok=True)
             self.native.release()
@@ -404,20 +393,24 @@ class _Record:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         process = _process(pid)
         start = process[1] if process else None
-        token = secrets.token_hex(8)
+        token = os.urandom(8).hex()
         return cls(_PROTOCOL, host, boot, pid_ns, time_ns, pid, start, worker_id, mode[:_MAX_TEXT], token, at, mono_ns)
+
+    def dump(self) -> bytes:
+        return json.dumps(asdict(self)).encode("ascii")
 
     @classmethod
     def parse(cls, raw: bytes) -> _Record | None:
         """Return what a marker of our protocol says; None for any other content."""
         try:
             record = cls(**cast("dict[str, Any]", json.loads(raw) if len(raw) <= _MAX_BYTES else None))
-            datetime.fromisoformat(record.acquired_at)
-        except (ValueError, TypeError, RecursionError):
+            datetime.fromisoformat(record.acquired_at).astimezone()
+        except (ValueError, TypeError, OverflowError, RecursionError):
             return None
         kinds = ((getattr(record, field.name), str(field.type).split(" | ")) for field in fields(cls))
         typed = all((type(value).__name__ if value is not None else "None") in names for value, names in kinds)
-        return record if typed and record.protocol == _PROTOCOL and 0 < record.pid < 2**31 else None
+        known = typed and record.protocol == _PROTOCOL and 0 < record.pid < 2**31 and 0 <= record.mono_ns < 2**63
+        return record if known else None
 
     def holder(self, age_s: float | None, note: str = "") -> Holder:
         worker_id, mode = ("".join(c if c.isprintable() else "?" for c in text) for text in (self.worker_id, self.mode))
@@ -482,7 +475,7 @@ def _judge_stranger(path: str, found: os.stat_result, raw: bytes, *, free: bool)
         return None
     since = ""
     with suppress(ValueError, OverflowError, OSError):  # Its time may lie beyond the calendar.
-        since = datetime.fromtimestamp(found.st_mtime, UTC).isoformat(timespec="milliseconds")
+        since = datetime.fromtimestamp(found.st_mtime).astimezone(UTC).isoformat(timespec="milliseconds")
     pid = re.match(rb'\s{0,9}(?:\{[^}]{0,999}?"pid"\s{0,9}:\s{0,9})?(\d{1,9})\b', raw)
     note = f"Another program made {path}{'.' if free else ', and something holds an OS lock on it.'}"
     return Holder(int(pid[1]) if pid else None, "", "", since, age, ours=False, note=note)
@@ -508,14 +501,6 @@ def _age_s(since_ns: int) -> float:
     return (time.monotonic_ns() - since_ns) / 1e9
 
 
-def _look(path: Path, fds: list[int]) -> Holder | None:
-    """Return the holder, without the guard."""
-    holder = _inspect(path, fds)[1]
-    for fd in fds:
-        unlock_descriptor(fd)  # A child forked meanwhile would keep the OS lock beyond our close.
-    return holder
-
-
 def _guarded(path: Path, action: Callable[[], _T], cancelled: Callable[[], bool] | None = None) -> _T:
     """Run `action` while no other worker changes the path; meanwhile the guard's file names us."""
     fds: list[int] = []
@@ -524,16 +509,15 @@ def _guarded(path: Path, action: Callable[[], _T], cancelled: Callable[[], bool]
         f"{path}.guard", _GUARD_WAIT_S, mode, thread_local=False, poll_interval=_GUARD_POLL_S,
         fallback_to_soft=False, preserve_lock_file=True, on_acquired=fds.append,
     )  # fmt: skip
-    try:
+
+    def act() -> _T:
         guard.acquire(cancel_check=cancelled)
         os.pwrite(fds[0], f"{os.getpid()} {datetime.now(UTC):%Y-%m-%dT%H:%M:%S+00:00}".ljust(_MAX_SIGN).encode(), 0)
         result = action()
         os.pwrite(fds[0], b" " * _MAX_SIGN, 0)
-        guard.release()
-    except BaseException:
-        guard.release()
-        raise
-    return result
+        return result
+
+    return _then(guard.release, act)
 
 
 def _guard_holder(path: Path, fds: list[int]) -> Holder:
@@ -587,11 +571,16 @@ def _clear_debris(path: Path) -> None:
 def _with_descriptor(action: Callable[[list[int]], _T]) -> _T:
     """Run `action` with a list for its descriptor, and close that whatever happens."""
     fds: list[int] = []
+    return _then(lambda: _close(fds), lambda: action(fds))
+
+
+def _then(clean_up: Callable[[], None], action: Callable[[], _T]) -> _T:
+    """Run `action`, then `clean_up`, also when an interrupt falls between the two, as it can before `finally`."""
     try:
-        result = action(fds)
-        _close(fds)
+        result = action()
+        clean_up()
     except BaseException:
-        _close(fds)
+        clean_up()
         raise
     return result
 
@@ -622,7 +611,7 @@ def _saturated(what: str, cause: str, hint: str, holder: Holder | None) -> VramC
 def _unusable(path: Path, error: OSError) -> ConfigurationError:
     """Say which file cannot be used and why; never that the GPU is busy."""
     what = f"The GPU lock cannot be used: {error.filename or path}: {error.strerror or error}."
-    return ConfigurationError(what, _CAUSES.get(error.errno or 0, ""), _MOVE_IT)
+    return ConfigurationError(what, _NO_PERMIT if error.errno == errno.EPERM else "", _MOVE_IT)
 
 
 def _abandon_all() -> None:

@@ -113,7 +113,7 @@ def _first(models: Iterable[Model]) -> Model:
 
 
 def _named(text: str, models: Sequence[Model], kind: str) -> Model:
-    hits = next((found for found in _readings(text, models) if found), [])
+    hits = next(filter(None, _readings(text, models)), list[Model]())
     if len(hits) == 1:
         return hits[0]
     names = [f"{m.provider_id}/{m.key}" if hits else str(m) for m in sorted(hits or models, key=_order)]

@@ -98,15 +98,15 @@ def look_up(endpoint: Endpoint, watch: Watch) -> Server:
     """
     status, config = _get(endpoint, "/api/config", watch)
     values = _mapping(_mapping(config).get("values"))
-    if isinstance(values.get("modelProviders"), list):
+    if isinstance(providers := values.get("modelProviders"), list):
         return Server(
-            _providers(values["modelProviders"]),
+            _providers(cast("object", providers)),
             setup_complete=values.get("setupComplete") is not False,
             searxng_host=host_of(_mapping(values.get("search")).get("searxngURL")),
         )
     status, listed = _get(endpoint, "/api/providers", watch)
     if isinstance(providers := _mapping(listed).get("providers"), list):
-        return Server(_providers(providers), told_hosts=False)
+        return Server(_providers(cast("object", providers)), told_hosts=False)
     if "chatModelProviders" in _mapping(_get(endpoint, "/api/models", watch)[1]):
         raise _too_old("1.10 or earlier")
     raise _failed(status, "", {}) if status >= 500 or status in _REASONS else not_vane(endpoint, status)  # noqa: PLR2004 - HTTP
