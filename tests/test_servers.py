@@ -314,7 +314,7 @@ def test_a_server_starts_again_at_its_port() -> None:
 def test_the_usual_stream_is_vanes() -> None:
     """Head, a chunk for each event in Vane's order, last chunk."""
     with ScriptedServer(answer(["It is ", "[1]."], [source("T", "https://a.example", "c")])) as server:
-        response = httpx.post(f"{server.url}/api/search", json={}, trust_env=False)
+        response = httpx.post(f"{server.url}/api/search", json={}, trust_env=False, verify=False)
     recorded = Recording("stream-speed")
     assert response.headers["content-type"] == dict(recorded.meta["headers"])["content-type"]
     told = [json.loads(line) for line in response.content.split(b"\n")[:-1]]
@@ -454,7 +454,7 @@ def test_a_case_written_as_an_object_streams_on_request(case: str) -> None:
     written = WHOLE[case]
     with case_server(case) as server:
         assert body_of(exchange(server, body=b'{"stream": false}')).decode() == written["body"]
-        streamed = httpx.post(f"{server.url}/api/search", json={"stream": True}, trust_env=False)
+        streamed = httpx.post(f"{server.url}/api/search", json={"stream": True}, trust_env=False, verify=False)
     assert streamed.status_code == written["status"]
     if written["status"] != 200:
         assert streamed.text == written["body"]
@@ -482,7 +482,7 @@ def test_every_case_with_a_server_answers_the_look_up_as_written() -> None:
 
 def test_cases_that_are_no_single_object_play_as_described() -> None:
     """A broken stream (D06), no sources (D10), thousands of pieces (B09), a long page (B07), silence (D21, F01)."""
-    ask: dict[str, Any] = {"json": {"stream": True}, "trust_env": False}
+    ask: dict[str, Any] = {"json": {"stream": True}, "trust_env": False, "verify": False}
     with case_server("D06") as server:
         assert exchange(server, body=b"{}").startswith(b"HTTP/1.1 500")
         with connect(server) as sock:
