@@ -10,11 +10,12 @@ _PLACE: Final = Path(__file__).parent.parent / "docs" / "outcomes"
 
 
 class Table:
-    """A Markdown table whose first column is its key."""
+    """A Markdown table; one of its columns is the key."""
 
-    def __init__(self, name: str, columns: Sequence[str]) -> None:
+    def __init__(self, name: str, columns: Sequence[str], key: int = 0) -> None:
         self._path = _PLACE / name
         self._columns = tuple(columns)
+        self._key = key
 
     def keys(self) -> list[str]:
         return list(self._rows())
@@ -24,9 +25,9 @@ class Table:
 
     def put(self, row: Sequence[str]) -> None:
         """Write one row; the rows stay sorted."""
-        rows = {**self._rows(), row[0]: tuple(row)}
+        rows = {**self._rows(), row[self._key]: tuple(row)}
         head = self._path.read_text(encoding="utf-8").split("|", 1)[0] if self._path.exists() else ""
-        lines = [self._columns, ["---"] * len(self._columns), *(rows[key] for key in sorted(rows))]
+        lines = [self._columns, ["---"] * len(self._columns), *sorted(rows.values())]
         self._path.parent.mkdir(exist_ok=True, parents=True)
         text = "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
         self._path.write_text(f"{head}{text}\n", encoding="utf-8")
@@ -36,4 +37,4 @@ class Table:
             return {}
         lines = [line for line in self._path.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
         cells = [tuple(cell.strip().replace("&#124;", "|") for cell in line[1:-1].split("|")) for line in lines[2:]]
-        return {row[0]: row for row in cells}
+        return {row[self._key]: row for row in cells}

@@ -273,15 +273,18 @@ class _Run:
         error: VaneError | None = None
         try:
             return self._pipeline()
+        except Cancelled:
+            error = self._stopped()
         except VaneError as raised:
             error = raised
         except KeyboardInterrupt:
-            raise Interrupted(self._failed(Cancelled("Stopped by the user.", self._at_work()))) from None
+            raise Interrupted(self._failed(self._stopped())) from None
         except Exception as raised:
             if raised is self.caller_fault:
                 raise
             _log.exception("a fault of vane_magic")
-            error = InternalError(f"A fault of vane_magic itself: {type(raised).__name__}.", hint=DOCTOR)
+            what = f"A fault of vane_magic itself: {type(raised).__name__}."
+            error = InternalError(what, hint="The log has the traceback; please report it.")
             error.__cause__ = raised
         return self._failed(error)
 
@@ -333,7 +336,7 @@ class _Run:
         except VramConcurrencySaturated as lost:
             if not self.sent:
                 raise
-            raise ExecutionTimeout(f"The GPU lock was lost: {lost.what}", lost.cause, self._at_work()) from None
+            raise ExecutionTimeout(lost.what, lost.cause, self._at_work() or "The answer had come by then.") from None
         finally:
             lock.release()
         self.client.left_at_work = False
@@ -425,6 +428,9 @@ class _Run:
             " SearXNG down or without its JSON format, a context that is too small."
         )
         return ExecutionTimeout(f"No answer came within the {limit}.", f"{cause} {self._at_work()}", DOCTOR)
+
+    def _stopped(self) -> Cancelled:
+        return Cancelled("Stopped by the user.", self._at_work())
 
     def _at_work(self) -> str:
         return _AT_WORK if self.sent and not self.received.done else ""

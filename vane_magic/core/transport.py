@@ -159,7 +159,7 @@ class Reply:
             yield piece
 
     def _error(self, what: str) -> UpstreamSearchError:
-        return _upstream(what, "No answer of Vane's is so large.", status=self.status)
+        return _upstream(what, "No answer of Vane's is so large.", _CHECK_URL, status=self.status)
 
 
 @contextmanager
@@ -330,6 +330,7 @@ def _connected(server: Endpoint, watch: Watch, sockets: ExitStack) -> _Stream:
     """Connect to the first of the host's addresses that answers; `sockets` closes what was opened."""
     failures: list[str] = []
     for address in _PINNED[server.host]:
+        watch.pulse()
         try:
             sock = socket.socket(_family(address), socket.SOCK_STREAM)
         except OSError as error:  # no IPv6 here, or no descriptors left
@@ -380,7 +381,7 @@ def _explained(server: Endpoint, stream: _Stream, status: int | None = None) -> 
             what = f"What answers at {server} does not speak HTTP as Vane does ({said})."
             raise _upstream(what, "Another program may have the port.", _CHECK_URL) from error
         what = f"Vane's reply ended before it was whole ({said})."
-        raise _upstream(what, "Vane may have been stopped or restarted.", status=status) from error
+        raise _upstream(what, "Vane may have been stopped or restarted.", "Ask again.", status=status) from error
 
 
 def _pieces(response: httpcore.Response, server: Endpoint, stream: _Stream) -> Iterator[bytes]:

@@ -109,7 +109,9 @@ def look_up(endpoint: Endpoint, watch: Watch) -> Server:
         return Server(_providers(cast("object", providers)), told_hosts=False)
     if "chatModelProviders" in _mapping(_get(endpoint, "/api/models", watch)[1]):
         raise _too_old("1.10 or earlier")
-    raise _failed(status, "", {}) if status >= 500 or status in _REASONS else not_vane(endpoint, status)  # noqa: PLR2004 - HTTP
+    if status in {401, 403, 429} or status >= 500:  # noqa: PLR2004 - HTTP
+        raise _failed(status, "", {})
+    raise _not_vane(endpoint, status)
 
 
 def search(
@@ -141,8 +143,7 @@ def search(
     raise UpstreamSearchError("Vane's answer ended before it was whole.", "Vane may have been stopped or restarted.")
 
 
-def not_vane(endpoint: Endpoint, status: int) -> UpstreamSearchError:
-    """The error for an address where something else answers."""
+def _not_vane(endpoint: Endpoint, status: int) -> UpstreamSearchError:
     error = UpstreamSearchError(
         f"Something answers at {endpoint}, but it is not Vane (status {status}).",
         "Another program may have taken the port.",
@@ -272,7 +273,8 @@ def _take_event(event: object, received: Received) -> None:
     elif kind == "done":
         received.done = True
     elif kind == "error":
-        raise _failed(200, _server_text(json.dumps({"message": data}).encode()), {})
+        said = " ".join(clean(data[:300], newlines=False).split()) if isinstance(data, str) else ""
+        raise UpstreamSearchError(f'Vane broke off with an error: "{said}".', hint=DOCTOR)
     elif kind is None and "message" in members:
         _take_whole(members, received)
 
