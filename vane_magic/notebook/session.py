@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vane_magic.localdocs import Service
     from vane_magic.notebook.shown import ShowOnce
 
+_LOCAL_MODELS: Final = {"chat_model": "extractive (no language model)", "embedding_model": "none (never asked)"}
 LAST: Final = "_vane"  # the name that always holds the last result
 
 
@@ -150,7 +151,8 @@ class Session:
         """The client of the local-documents engine, which is started once."""
         if self._local is None:
             service = self._start_service(live)
-            layer = Layer("--local-docs", {"url": service.url, "lock_path": str(service.lock_path)})
+            values = {"url": service.url, "lock_path": str(service.lock_path), **_LOCAL_MODELS}
+            layer = Layer("--local-docs", values)
             self._local = VaneClient.of_layers(layer, self._config, defaults=self._defaults)
         return self._local
 
