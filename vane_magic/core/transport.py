@@ -12,6 +12,7 @@ import os
 import selectors
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -269,6 +270,8 @@ class _Stream(httpcore.NetworkStream):
     def connect(self, address: str, port: int) -> None:
         """Connect to a literal address, and make sure that the peer is on the loopback interface."""
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Closing drops what the server has not taken, or it would get a question that was given up.
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._sock.settimeout(0)
         code = self._sock.connect_ex((address, port))
         if code in (EINPROGRESS, EWOULDBLOCK):
