@@ -15,9 +15,9 @@ import pytest
 from IPython.core.completer import provisionalcompleter
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from notebooks import Notebook, open_notebook, point_at
 from servers.listener import closed_port
 from servers.scripted import ScriptedServer, answer, config, hang, in_turn, provider, reply, source
+from shells import Notebook, open_notebook, point_at
 from traitlets import TraitError
 
 from vane_magic import VaneServiceUnavailable
@@ -134,7 +134,7 @@ def test_a_terminal_echoes_one_line(notebook: Notebook, vane: ScriptedServer) ->
     """Out[n]: has been written by then, so it gets a summary."""
     last = notebook.run("%vane what is it?").out.splitlines()[-1]
     assert last.startswith("Out[")
-    assert last.endswith("1 sources>") or last.endswith("1 source>")
+    assert last.endswith(("1 sources>", "1 source>"))
 
 
 @pytest.mark.parametrize("cell", ["%vane what is it?", "r = %vane what is it?", "r = %vane what is it?\nr"])
@@ -387,7 +387,17 @@ def test_every_setting_is_a_trait_with_its_help(notebook: Notebook) -> None:
     assert set(notebook.magics.trait_names(config=True)) == set(SETTINGS)
 
 
-@pytest.mark.parametrize(("name", "value", "told"), [("mode", "qualty", "Did you mean quality?"), ("max_sources", 0, "whole number"), ("scope", "wen", "Did you mean web?"), ("wait", -1, "seconds"), ("allow_remote", "maybe", "true or false"), ("on_error", "rise", "Did you mean raise?")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("mode", "qualty", "Did you mean quality?"),
+        ("max_sources", 0, "whole number"),
+        ("scope", "wen", "Did you mean web?"),
+        ("wait", -1, "seconds"),
+        ("allow_remote", "maybe", "true or false"),
+        ("on_error", "rise", "Did you mean raise?"),
+    ],
+)
 def test_a_bad_value_is_refused_when_it_is_assigned(
     notebook: Notebook, caplog: pytest.LogCaptureFixture, name: str, value: object, told: str
 ) -> None:
@@ -449,7 +459,7 @@ def test_models_are_completed_from_the_last_look_up(
 
 # Loading ---
 
-_HEAVY = "httpx httpcore pydantic filelock ipywidgets markdown_it asyncio.runners vane_magic.core.client".split()
+_HEAVY = ["httpx", "httpcore", "pydantic", "filelock", "ipywidgets", "markdown_it", "vane_magic.core.client"]
 
 
 def test_loading_imports_nothing_heavy() -> None:

@@ -39,10 +39,10 @@ def main() -> int:
     with TemporaryDirectory(prefix="vane-magic-") as place:
         os.environ["IPYTHONDIR"] = place  # read when IPython starts
         shell = _shell()
-        done = all([_run(shell, source) for source in CELLS])  # also the last, which stops what was started
+        done = [_run(shell, source) for source in CELLS]
     result = cast("ToolResult | None", shell.user_ns.get("r"))
     print(NEXT)
-    return 0 if done and result and result.success else 1
+    return 0 if all(done) and result and result.success else 1
 
 
 def _shell() -> Any:  # noqa: ANN401 - IPython annotates little

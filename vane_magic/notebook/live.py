@@ -13,7 +13,7 @@ from IPython.core.displaypub import CapturingDisplayPublisher, DisplayPublisher
 from vane_magic.display import Card, clean, live_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -133,5 +133,6 @@ def _is_watched(shell: InteractiveShell) -> bool:
     Front ends that name the cell can update a display; `jupyter console` cannot, and would never show the answer.
     Headless runs (nbclient, nbconvert, papermill) say that nobody can answer a prompt.
     """
-    request: Any = getattr(shell, "get_parent", dict)()  # only a kernel's shell has one
-    return "cellId" in request.get("metadata", {}) and bool(request.get("content", {}).get("allow_stdin"))
+    parent: Callable[[], Mapping[str, Any]] = getattr(shell, "get_parent", dict[str, Any])  # a kernel's shell has one
+    request = parent()
+    return "cellId" in request.get("metadata", {}) and request.get("content", {}).get("allow_stdin") is True

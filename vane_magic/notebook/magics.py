@@ -52,13 +52,13 @@ A final ; hides the answer. The last result is always in _vane.
 
 def _as_typed(method: _Method) -> _Method:
     """Make a method a magic for a line and a cell that gets its text as typed, and the names of its caller."""
-    marks: Any = (magic.no_var_expand, magic.needs_local_scope, magic.line_cell_magic)
+    marks: Any = (magic.no_var_expand, magic.needs_local_scope, magic.line_cell_magic)  # pyright: ignore[reportUnknownMemberType] - IPython annotates little
     for mark in marks:
         method = mark(method)
     return method
 
 
-@magic.magics_class
+@magic.magics_class  # pyright: ignore[reportUnknownMemberType, reportUntypedClassDecorator] - likewise
 class VaneMagics(magic.Magics):
     """The magics of one shell, configured by ``%config VaneMagics.<setting> = …``."""
 
@@ -69,7 +69,7 @@ class VaneMagics(magic.Magics):
         self._session: Session | None = None
         self._config: dict[str, object] = {}
         self.once = ShowOnce(shell)
-        self._shell: Any = shell  # IPython annotates little
+        self._shell: Any = shell
         super().__init__(self._shell)  # pyright: ignore[reportUnknownMemberType] - likewise
         self.started = True
 
@@ -129,7 +129,7 @@ def load(shell: InteractiveShell) -> None:
     """Register everything with a shell, once however often this is called."""
     unload(shell)
     magics = VaneMagics(shell)
-    shell.register_magics(magics)  # pyright: ignore[reportUnknownMemberType] - IPython annotates little
+    shell.register_magics(magics)  # pyright: ignore[reportUnknownMemberType] - likewise
     magics.once.install()
     transformer.install(shell)
     completion.install(shell, magics.chat_models)
