@@ -523,7 +523,10 @@ def _notes(received: Received, chosen: Selection, answer: str) -> Iterator[str]:
             " its engines limit the rate, or the scope has no hits."
         )
     elif received.done:
-        yield "Answered without a web search: no source backs this answer."
+        yield (
+            "Answered without a web search: no source backs this answer. If one was to be expected, SearXNG may be"
+            " unreachable or without its JSON format, or its engines limit the rate."
+        )
     if chosen.dangling:
         listed = ", ".join(f"[{n}]" for n in chosen.dangling[:10])
         yield f"{listed} in the answer point{'s' if len(chosen.dangling) == 1 else ''} at no source."
