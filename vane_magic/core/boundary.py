@@ -129,8 +129,8 @@ _NEIGHBOUR: Final = re.compile(r"(?![0-9]+\Z|0x[0-9a-f]*\Z)[a-z0-9_-]{1,63}|(?:[
 
 _ODD: Final = "(odd address)"  # no name and no address: judged as remote
 _BASE_URL: Final = re.compile(
-    r"(?:https?://|(?!https?:))"  # Ollama's library takes an address without a scheme, too
-    r"(?:\[(?P<v6>[0-9a-f]*:[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::[0-9]{1,5})?(?:[/?#][!-?A-\[\]-~]*)?",
+    r"(?:(?P<scheme>https?)://|(?!https?:))"  # Ollama's library takes an address without a scheme, too
+    r"(?:\[(?P<v6>[0-9a-f]*:[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?P<port>:[0-9]{1,5})?(?:[/?#][!-?A-\[\]-~]*)?",
     re.ASCII | re.IGNORECASE,
 )
 
@@ -143,8 +143,27 @@ def host_of(url: object) -> str | None:
     """
     if not isinstance(url, str) or not url.strip(" \t\r\n"):
         return None
-    match = _BASE_URL.fullmatch(url.strip(" \t\r\n")) if len(url) <= _MAX_ADDRESS else None
+    match = _base_url(url)
     return (match["v6"] or match["name"]).lower() if match else _ODD
+
+
+def loopback_of(url: object) -> Endpoint | None:
+    """Give scheme, host and port of such a URL when it is on the loopback interface; the rest may hold secrets.
+
+    ``host.docker.internal`` is this machine, as a container on it says.
+    """
+    if not isinstance(url, str) or not (match := _base_url(url)):
+        return None
+    name = f"[{match['v6']}]" if match["v6"] else match["name"].lower()
+    host = "127.0.0.1" if name == "host.docker.internal" else name
+    try:
+        return check_endpoint(f"{match['scheme'] or 'http'}://{host}{match['port'] or ''}")
+    except SecurityBoundaryViolation:
+        return None
+
+
+def _base_url(url: str) -> re.Match[str] | None:
+    return _BASE_URL.fullmatch(url.strip(" \t\r\n")) if len(url) <= _MAX_ADDRESS else None
 
 
 def locality_of_host(host: str | None, *, is_own_address: Callable[[str], bool]) -> Locality:

@@ -58,6 +58,11 @@ class Watch:
         Called at the start, and then every 100 ms while the exchange lasts.
     started
         When the limit began to run, in monotonic seconds; now if None.
+
+    Attributes
+    ----------
+    connected : bool
+        Whether the exchange has found somebody who listens.
     """
 
     def __init__(
@@ -73,6 +78,7 @@ class Watch:
         self._on_tick = on_tick or (lambda: None)
         self._started = time.monotonic() if started is None else started
         self._next_tick = 0.0
+        self.connected = False
 
     def elapsed(self) -> float:
         """Seconds since the start."""
@@ -170,6 +176,7 @@ def exchange(
     path: str,
     watch: Watch,
     *,
+    query: str = "",
     body: bytes | None = None,
     accept: str = "application/json, text/event-stream",
 ) -> Generator[Reply]:
@@ -183,6 +190,8 @@ def exchange(
         The HTTP method.
     watch
         Bounds the connecting, sending and receiving together.
+    query
+        What stands behind the ``?``; our own text, which nothing checks.
     body
         JSON to send.
     accept
@@ -209,11 +218,13 @@ def exchange(
     if body is not None:
         headers["Content-Type"] = "application/json"
     built = httpx.Request(method, str(target), headers=headers, content=body)
-    url = httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=target.path or "/")
+    asked = f"{target.path or '/'}?{query}".rstrip("?")
+    url = httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=asked)
     request = httpcore.Request(method, url, headers=built.headers.raw, content=built.content)
     server = replace(target, path="")
     with ExitStack() as sockets:
         stream = _connected(server, watch, sockets)
+        watch.connected = True
         with _explained(server, stream):
             if server.scheme == "https":
                 stream.secure(server.host)

@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from pydantic_core import from_json
 
-from vane_magic.core.boundary import Endpoint, check_endpoint, host_of
+from vane_magic.core.boundary import Endpoint, check_endpoint, host_of, loopback_of
 from vane_magic.core.errors import ConfigurationError, SecurityBoundaryViolation, UpstreamSearchError
 from vane_magic.core.transport import Reply, Watch, exchange
 from vane_magic.display import clean
@@ -40,7 +40,7 @@ class Provider:
     """What is kept of one of Vane's model providers; everything else, API keys included, is dropped unread.
 
     `type` and `host` are empty and None where Vane does not tell them. `fault` is the reason why the
-    provider lists no models.
+    provider lists no models. `loopback` is where it can be asked from here.
     """
 
     id: str
@@ -50,6 +50,7 @@ class Provider:
     chat: tuple[ModelEntry, ...] = ()
     embedding: tuple[ModelEntry, ...] = ()
     fault: str = ""
+    loopback: Endpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Server:
     setup_complete: bool = True
     searxng_host: str | None = None
     told_hosts: bool = True
+    searxng_loopback: Endpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +101,12 @@ def look_up(endpoint: Endpoint, watch: Watch) -> Server:
     status, config = _get(endpoint, "/api/config", watch)
     values = _mapping(_mapping(config).get("values"))
     if isinstance(providers := values.get("modelProviders"), list):
+        searxng = _mapping(values.get("search")).get("searxngURL")
         return Server(
             _providers(cast("object", providers)),
             setup_complete=values.get("setupComplete") is not False,
-            searxng_host=host_of(_mapping(values.get("search")).get("searxngURL")),
+            searxng_host=host_of(searxng),
+            searxng_loopback=loopback_of(searxng),
         )
     status, listed = _get(endpoint, "/api/providers", watch)
     if isinstance(providers := _mapping(listed).get("providers"), list):
@@ -308,14 +312,16 @@ def _providers(listed: object) -> tuple[Provider, ...]:
 def _provider(item: Mapping[str, object]) -> Provider:
     chat = tuple(_entries(item.get("chatModels")))
     embedding = tuple(_entries(item.get("embeddingModels")))
+    base_url = _mapping(item.get("config")).get("baseURL")
     return Provider(
         id=_word(item.get("id")),
         name=_word(item.get("name")),
         type=_word(item.get("type")).lower(),
-        host=host_of(_mapping(item.get("config")).get("baseURL")),
+        host=host_of(base_url),
         chat=tuple(entry for entry in chat if entry.key != "error"),
         embedding=tuple(entry for entry in embedding if entry.key != "error"),
         fault=next((entry.name for entry in (*chat, *embedding) if entry.key == "error"), ""),
+        loopback=loopback_of(base_url),
     )
 
 
