@@ -381,7 +381,7 @@ def test_a_host_is_what_other_parsers_say_or_remote(text: str) -> None:
     if locality_of_host(host, is_own_address=lambda _: False) is REMOTE or host is None:
         return
     text = text.strip()
-    assert host == urlsplit(text if "://" in text else f"//{text}").hostname
+    assert host == urlsplit(text if text.lower().startswith(("http://", "https://")) else f"//{text}").hostname
 
 
 @pytest.mark.parametrize("host", Locality)

@@ -13,7 +13,6 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -382,8 +381,7 @@ def test_the_deadline_is_for_all_of_it(scripted: Start, name: str) -> None:
     with _takes(SOON, SOON + 3), pytest.raises(DeadlineExpired):
         _ask(server, SOON, on_tick=lambda: ticks.append(time.monotonic()))
     server.wait_until_idle()
-    assert 2 <= len(ticks) <= SOON / 0.1 + 1
-    assert all(later - earlier >= 0.1 for earlier, later in pairwise(ticks))
+    assert 2 <= len(ticks) <= 5  # not one for each byte
 
 
 def test_connecting_counts() -> None:
