@@ -255,10 +255,8 @@ class _Claim:
         self.mono_ns = 0
         self.rival: Holder | None = None
         self.fds: list[int] = []
+        weakref.finalize(self, _close, self.fds).atexit = False  # A forgotten hold is none.
         _CLAIMS.add(self)
-
-    def __del__(self) -> None:
-        self.abandon()
 
     def look(self) -> Holder | None:
         """Return who is in the way, without the guard."""
