@@ -43,6 +43,7 @@ Options come first; the question is the rest of the line as it stands, quotes, $
 A final ; hides the answer. The last result is always in _vane.
 %%{MAGIC} must be the first line of its cell: under a comment IPython reads it as Python, and says
 "Line magic function `%%{MAGIC}` not found" or "invalid syntax".
+Load the extension in an earlier cell: in the same one, IPython takes a question's ? for its help.
 
 {option_help()}
 
