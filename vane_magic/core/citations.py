@@ -98,9 +98,10 @@ def preview(text: str) -> str:
 
 def marks_outside_code(text: str) -> Iterator[Mark]:
     """The citation marks of a Markdown text, without those in code and links."""
-    hidden = iter(_hidden(text))
+    marks = list(find_marks(text))
+    hidden = iter(_hidden(text) if marks else ())
     span = next(hidden, None)
-    for mark in find_marks(text):
+    for mark in marks:
         while span and span[1] <= mark.start:
             span = next(hidden, None)
         if not span or mark.end <= span[0]:
@@ -155,12 +156,13 @@ def _covers(spans: Sequence[tuple[int, int]], position: int) -> bool:
 
 def _hidden(text: str) -> list[tuple[int, int]]:
     """The spans of code and links, in order, in linear time."""
-    return sorted([*_code(text), *(found.span() for found in _LINK.finditer(text))])
+    links = [found.span() for found in _LINK.finditer(text)] if "](" in text or "<http" in text else []
+    return sorted([*_code(text), *links])
 
 
 def _code(text: str) -> list[tuple[int, int]]:
-    fences = _fences(text)
-    return sorted([*fences, *_inline(text, fences)])
+    fences = _fences(text) if "```" in text or "~~~" in text else []
+    return sorted([*fences, *_inline(text, fences)]) if "`" in text else fences
 
 
 def _fences(text: str) -> list[tuple[int, int]]:

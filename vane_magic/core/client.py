@@ -393,7 +393,7 @@ class _Run:
         )
 
     def _result(self, data: ToolData) -> ToolResult:
-        turn = Turn(self.details.query, strip_marks(data.answer).strip())
+        turn = Turn(self.details.query, data.answer)
         self._note(turns=(*self.details.turns, turn))
         self._enter(None)
         return ToolResult.of_run(self.details, _ms(self.started), data=data)
@@ -496,19 +496,20 @@ def _turns(previous: ToolResult | None) -> tuple[Turn, ...]:
     if previous is None:
         return ()
     if not previous.run.turns and previous.success and previous.data:
-        return (Turn(previous.data.query, strip_marks(previous.data.answer).strip()),)
+        return (Turn(previous.data.query, previous.data.answer),)
     return previous.run.turns
 
 
 def _history(turns: Sequence[Turn]) -> list[list[str]]:
-    """Vane's pairs, the oldest turns dropped above 32 kB."""
+    """Vane's pairs without citation marks, the oldest turns dropped above 32 kB."""
     pairs: list[list[str]] = []
     size = 0
     for turn in reversed(turns):
-        size += len(turn.query.encode()) + len(turn.answer.encode())
+        answer = strip_marks(turn.answer).strip()
+        size += len(turn.query.encode()) + len(answer.encode())
         if size > HISTORY_BYTES:
             break
-        pairs[:0] = [["human", turn.query], ["assistant", turn.answer]]
+        pairs[:0] = [["human", turn.query], ["assistant", answer]]
     return pairs
 
 

@@ -231,7 +231,7 @@ class Telemetry(_Model):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One question and its answer, as sent along with a follow-up question."""
+    """One question and its answer; a follow-up question sends it along."""
 
     query: str
     answer: str

@@ -80,7 +80,6 @@ class Received:
 
     sources: list[RawSource] | None = None
     pieces: list[str] = field(default_factory=list[str])
-    started: bool = False
     done: bool = False
 
 
@@ -266,8 +265,9 @@ def _parse(text: bytes) -> object:
 
 def _take_event(event: object, received: Received) -> None:
     """One line of the stream; unknown events are passed over."""
-    received.started = True
-    members = _mapping(event)
+    if not isinstance(event, dict):
+        return
+    members: dict[str, object] = event  # pyright: ignore[reportUnknownVariableType] - JSON's names are text
     kind, data = members.get("type"), members.get("data")
     if kind == "response":
         if isinstance(data, str) and data:
@@ -291,7 +291,7 @@ def _take_whole(answer: object, received: Received) -> None:
     message = members["message"]
     received.sources = _sources(members.get("sources"))
     received.pieces = [message] if isinstance(message, str) else []
-    received.started = received.done = True
+    received.done = True
 
 
 def _sources(data: object) -> list[RawSource]:

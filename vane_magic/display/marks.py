@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 _ONE: Final = "(?:0|[1-9][0-9]{0,3})"  # models also cite [0], which points at no source
 _NUMBERS: Final = rf" {{0,2}}{_ONE}(?: {{0,2}}, {{0,2}}{_ONE}){{0,31}} {{0,2}}"
 _MARK: Final = re.compile(rf"\[{_NUMBERS}\]|【{_NUMBERS}】")
-_NUMBER: Final = re.compile("[0-9]+")
 
 
 class Mark(NamedTuple):
@@ -27,5 +26,7 @@ def find_marks(text: str) -> Iterator[Mark]:
     A mark names one to 32 numbers between 0 and 9999. Markdown is not looked at: what stands in code or in a
     link is found as well.
     """
+    if "[" not in text and "【" not in text:
+        return
     for found in _MARK.finditer(text):
-        yield Mark(found.start(), found.end(), tuple(int(n) for n in _NUMBER.findall(found[0])))
+        yield Mark(found.start(), found.end(), tuple(map(int, found[0][1:-1].split(","))))
