@@ -12,20 +12,21 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from vane_magic.display.marks import find_marks
-from vane_magic.display.text import Link, attribute, clean, describe, inert, shorten
+from vane_magic.display.text import Link, attribute, clean, describe, inert, shorten, stored_size
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
 
     from vane_magic.display.card import Card, CardSource
+    from vane_magic.display.checklist import Check
 
 _MAX_TAGS: Final = 48  # browsers stop at 512 open tags
-_MARK_LINKS: Final = 30_000  # bytes; an answer full of marks keeps its words rather than its last links
 _NUMBER: Final = re.compile("[0-9]+")
 
 _RULE: Final = "1px solid rgba(128,128,128,.35)"
 _LINK: Final = "color:inherit;text-decoration:underline 1px rgba(128,128,128,.7);text-underline-offset:.2em"
-_MARK: Final = "color:inherit;text-decoration:none"
+_MARK: Final = "font-size:.75em;line-height:0;opacity:.75"
+_NUMBER_LINK: Final = "color:inherit;text-decoration:none"
 _LIST: Final = "margin:.5em 0;padding-inline-start:1.7em"
 _CELL: Final = f"border:0;border-bottom:{_RULE};padding:.3em .8em;vertical-align:top;text-align:"
 _PRE: Final = (
@@ -70,6 +71,9 @@ _SOURCES: Final = "margin:.2em 0 0;padding-inline-start:1.9em;font-size:.92em"
 _SOURCE: Final = "margin:.5em 0;line-height:1.45"
 _NOTES: Final = "margin:.8em 0 0;padding-inline-start:1.3em;font-size:.85em;opacity:.8"
 _FOOTER: Final = "margin:.9em 0 0;font-size:.8em;opacity:.7"
+_TITLE: Final = "font-weight:600"
+_GRID: Final = "border-collapse:collapse;margin:.6em 0 0;font-size:.95em"
+_STATES: Final = {"ok": "#4a9a5f", "warning": "#d9902f", "broken": "#d9534f"}
 
 
 def page(card: Card, answer: str) -> str:
@@ -89,6 +93,17 @@ def live(status: str, tail: str) -> str:
     """Show a status line and unfinished text, as it stands."""
     text = f'<div dir="auto" style="margin:.4em 0 0;white-space:pre-wrap">{inert(tail)}</div>' if tail else ""
     return f"{_OPENING}{_block(_FINE, status)}{text}</div>"
+
+
+def checklist(title: str, checks: Sequence[Check]) -> str:
+    """Lay a checklist out as a table; the state is a word, and the colour beside it says the same again."""
+    rows = "".join(
+        f'<tr><td style="{_CELL}start;border-inline-start:3px solid {_STATES.get(check.state, "#888")};'
+        f'white-space:nowrap">{inert(check.state)}</td><th style="{_CELL}start;white-space:nowrap">{inert(check.name)}'
+        f'</th><td style="{_CELL}start">{inert(check.text)}{_block(_STEP, check.step)}</td></tr>'
+        for check in checks
+    )
+    return f'{_OPENING}{_block(_TITLE, title)}<table style="{_GRID}"><tbody>{rows}</tbody></table></div>'
 
 
 def _block(style: str, text: str, role: str = "") -> str:
@@ -136,9 +151,9 @@ def _notes(notes: Sequence[str]) -> str:
     return items and f'<ul aria-label="Notes" style="{_NOTES}">{items}</ul>'
 
 
-def answer(tokens: Sequence[Token], cited: Mapping[int, CardSource]) -> str:
-    """Write parsed Markdown, with its citation marks as links to the sources' addresses."""
-    writer = _Writer(cited)
+def answer(tokens: Sequence[Token], cited: Mapping[int, CardSource], room: int = 0) -> str:
+    """Write parsed Markdown, with its citation marks as links to the sources' addresses while `room` bytes last."""
+    writer = _Writer(cited, room)
     writer.walk(tokens)
     return "".join(writer.out)
 
@@ -146,10 +161,10 @@ def answer(tokens: Sequence[Token], cited: Mapping[int, CardSource]) -> str:
 class _Writer:
     """Walks tokens; what it opens it closes itself, so that any order of tokens gives well-formed HTML."""
 
-    def __init__(self, cited: Mapping[int, CardSource]) -> None:
+    def __init__(self, cited: Mapping[int, CardSource], room: int) -> None:
         self.out: list[str] = []
         self._cited = cited
-        self._room = _MARK_LINKS
+        self._room = room
         self._marks: dict[int, tuple[str, str]] = {}
         self._closing: list[str] = []
         self._in_link = False
@@ -224,17 +239,18 @@ class _Writer:
         if not any(number in self._cited for number in numbers):
             return words
         if len(numbers) == 1:
-            words = self._cite(numbers[0], words)
+            linked = self._cite(numbers[0], words)
         else:
-            words = _NUMBER.sub(lambda number: self._cite(int(number[0]), number[0]), words)
-        return f'<sup style="font-size:.75em;line-height:0;opacity:.75">{words}</sup>'
+            linked = _NUMBER.sub(lambda number: self._cite(int(number[0]), number[0]), words)
+        linked = f'<sup style="{_MARK}">{linked}</sup>'
+        self._room -= stored_size(linked)
+        return linked if self._room > 0 else words
 
     def _cite(self, number: int, words: str) -> str:
         if number not in self._marks:
             self._marks[number] = _mark_tags(self._cited.get(number))
         before, after = self._marks[number]
-        self._room -= len(before)
-        return f"{before}{words}{after}" if self._room > 0 else words
+        return f"{before}{words}{after}"
 
 
 def _mark_tags(entry: CardSource | None) -> tuple[str, str]:
@@ -242,7 +258,7 @@ def _mark_tags(entry: CardSource | None) -> tuple[str, str]:
         return "", ""
     title, link, where = describe(entry.title, entry.url)
     hover = shorten(f"{title} - {where}" if where else title, 100)
-    return (_anchor(link, _MARK, hover), "</a>") if link else (f'<span title="{attribute(hover)}">', "</span>")
+    return (_anchor(link, _NUMBER_LINK, hover), "</a>") if link else (f'<span title="{attribute(hover)}">', "</span>")
 
 
 def _code(text: str) -> str:

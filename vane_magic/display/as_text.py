@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
     from vane_magic.display.card import Card, CardSource
+    from vane_magic.display.checklist import Check
 
 _MIN_COLUMN: Final = 20  # what is left for words, however deep the list
 
@@ -47,6 +48,18 @@ def source(entry: CardSource, width: int) -> str:
         lines.append(f"    {address}")
     if snippet := _wrap(entry.snippet, width, "    ", "    "):
         lines.append(snippet)
+    return "\n".join(lines)
+
+
+def checklist(title: str, checks: Sequence[Check], width: int) -> str:
+    """Lay a checklist out in three columns, the next step below what was found."""
+    states = max((len(check.state) for check in checks), default=0)
+    names = max((len(check.name) for check in checks), default=0)
+    lines = [_wrap(title, width), ""]
+    for check in checks:
+        lead = f"{check.state:<{states}}  {check.name:<{names}}  "
+        lines.append(_wrap(check.text, width, lead, " " * len(lead)))
+        lines += [_wrap(check.step, width, f"{' ' * len(lead)}> ", f"{' ' * len(lead)}  ")] if check.step else []
     return "\n".join(lines)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from vane_magic.display import as_html, as_text
-from vane_magic.display.text import clean, cut_at_blank, shorten
+from vane_magic.display.text import clean, cut_at_blank, shorten, stored_size
 
 if TYPE_CHECKING:  # see _parse
     from markdown_it.token import Token
@@ -21,7 +20,6 @@ _NOTE: Final = 1000  # for the note that the answer is cut
 _PARSED: Final = 200_000  # characters; a longer answer is printed in its Markdown
 _MAX_NOTES: Final = 10
 _MAX_FACTS: Final = 12
-_LINE_BREAK: Final = 12  # a notebook file stores each line of an output as a string of its own, indented
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ def _fit(card: Card, width: int) -> tuple[str, str]:
     """Make both forms small enough to be stored: fields first, then the list of sources, then the answer."""
     card = _list_sources(_shorten_fields(_answer_first(card)), width)
     frame = replace(card, text="")
-    room = _STORED - _stored(as_html.page(frame, ""), as_text.page(frame, "", width))
+    room = _STORED - stored_size(as_html.page(frame, "")) - stored_size(as_text.page(frame, "", width))
     size, html, plain = _fit_answer(card, room, width)
     if size < len(card.text):
         note = f"The answer is cut: {size:,} of its {len(card.text):,} characters are shown; .answer holds all of it."
@@ -123,15 +121,15 @@ def _fit(card: Card, width: int) -> tuple[str, str]:
 
 
 def _fit_answer(card: Card, room: int, width: int) -> tuple[int, str, str]:
-    """Cut the text until its forms fit, since nobody knows beforehand how far markup swells."""
+    """Cut the text until its forms fit, since nobody knows beforehand how far markup swells; then link its marks."""
     limit = min(_ANSWER, room // 2)
     while True:
         shown = _cut(card.text, limit)
         tokens = _parse(shown if shown == card.text else shown + " …")
-        html, plain = as_html.answer(tokens, card.cited), as_text.answer(tokens, width)
-        taken = _stored(html, plain) + _NOTE
+        plain = as_text.answer(tokens, width)
+        taken = stored_size(plain) + stored_size(as_html.answer(tokens, {})) + _NOTE
         if taken <= room or not shown:
-            return len(shown), html, plain
+            return len(shown), as_html.answer(tokens, card.cited, room - taken), plain
         limit = int(len(shown.encode()) * 0.95 * room / taken)
 
 
@@ -144,7 +142,7 @@ def _list_sources(card: Card, width: int) -> Card:
     listed, taken = list[CardSource](), 0
     for entry in card.sources:
         short = replace(entry, title=shorten(entry.title, 400), snippet=shorten(entry.snippet, 900))
-        taken += _stored(as_html.source(short), as_text.source(short, width))
+        taken += stored_size(as_html.source(short)) + stored_size(as_text.source(short, width))
         if taken > _STORED_SOURCES:
             break
         listed.append(short)
@@ -166,10 +164,6 @@ def _shorten_fields(card: Card) -> Card:
         notes=tuple(shorten(note, 600) for note in card.notes[:_MAX_NOTES]),
         footer=tuple(shorten(fact, 150) for fact in card.footer[:_MAX_FACTS]),
     )
-
-
-def _stored(*forms: str) -> int:
-    return sum(len(json.dumps(form, ensure_ascii=False).encode()) + _LINE_BREAK * form.count("\n") for form in forms)
 
 
 def _parse(text: str) -> list[Token]:

@@ -50,8 +50,7 @@ def _parser() -> MarkdownIt:
     """Build the one parser; it parses once here, since its tables fill at first use and threads share it."""
     parser = _Parser("commonmark", {"html": False, "maxNesting": _MAX_NESTING})
     parser.enable(["table", "strikethrough"])
-    # Without "reference", a line "[1]: https://elsewhere" cannot take over citation 1.
-    parser.disable(["reference", "html_block", "html_inline"])
+    parser.disable("reference")  # a line "[1]: https://elsewhere" must not take over citation 1
     parser.block.ruler.before("table", "too_deep", _too_deep)
     parser.parse("- a\n\n> `b`\n")
     return parser

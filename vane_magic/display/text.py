@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
 _MAX_URL: Final = 1000
+_LINE_BREAK: Final = 12  # a notebook file stores each line of an output as a string of its own, indented
 
 # Controls, marks of direction, blanks without width, fillers, tags, variation selectors, lone surrogates.
 _UNSEEN: Final = re.compile(
@@ -84,6 +86,11 @@ def shorten(text: str, limit: int) -> str:
         text = text[: min(len(text) - 1, limit, len(text[:limit]) * (limit - 4) // size)]
         size = len(inert(text).encode())
     return cut_at_blank(text) + " …"
+
+
+def stored_size(text: str) -> int:
+    """Bytes that `text` takes in a notebook file."""
+    return len(json.dumps(text, ensure_ascii=False).encode()) + _LINE_BREAK * text.count("\n")
 
 
 def cut_at_blank(text: str) -> str:

@@ -285,11 +285,12 @@ def _lookup(word: str) -> tuple[Option, int] | None:
 
 def _no_option(word: str) -> UsageError:
     name = word.partition("=")[0]
-    near = get_close_matches(name[:80], BY_NAME, n=1)
+    near = get_close_matches(name[:80], BY_NAME, n=1, cutoff=0.75)
     hint = f"; did you mean {near[0]}?" if near else ""
     return UsageError(
         f"there is no option {shown(name)}{hint}\n"
-        f"(Put -- before a question that starts with a hyphen: %{MAGIC} -- {word[:80]} …)"
+        f"(%{MAGIC}? explains the options. Put -- before a question that starts with a hyphen:"
+        f" %{MAGIC} -- {word[:80]} …)"
     )
 
 
