@@ -25,6 +25,7 @@ LONG = {name for option in OPTIONS for name in option.names if name.startswith("
 def shell() -> Iterator[InteractiveShell]:
     config = Config()
     config.HistoryManager.enabled = False
+    config.Completer.use_jedi = False  # seconds of reading; one test has it on
     shell = InteractiveShell(config=config, user_module=types.ModuleType("notebook"))
     shell.register_magic_function(lambda line, cell="": None, "line_cell", "vane")
     shell.user_ns.update(namely=1, named=2, _name=3, other=4)
@@ -43,8 +44,11 @@ def offered(shell: InteractiveShell, before: str, after: str = "") -> dict[str, 
 @pytest.mark.parametrize(
     "start", ["%vane ", "%%vane ", "x = %vane ", "d['a'] = %vane ", "if x: y = %vane ", "    %vane ", "a = 1\n%vane "]
 )
-def test_options_are_offered_alone_wherever_the_statement_may_stand(shell: InteractiveShell, start: str) -> None:
+def test_options_are_offered_alone_wherever_the_statement_may_stand(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
     """No name of Python's and no file stands among them."""
+    monkeypatch.setattr(shell.Completer, "use_jedi", True)
     assert set(offered(shell, start)) == LONG
     assert set(offered(shell, f"{start}--mo")) == {"--mode", "--model"}
     assert set(offered(shell, f"{start}-m speed -")) == {n for o in OPTIONS[1:] for n in o.names}

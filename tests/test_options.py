@@ -163,6 +163,7 @@ def test_the_question_is_the_rest_as_typed(line: str, question: str) -> None:
         ("--max 5 q", ["there is no option '--max'"]),
         ("--amend what is it", ["there is no option '--amend'", "Put -- before a question", "%vane -- --amend"]),
         ("-x q", ["there is no option '-x'\n"]),
+        ("--help", ["there is no option '--help'\n", "%vane? explains the options"]),
         ("-is it cold", ["there is no option '-is'"]),
         ("-out r q", ["there is no option '-out'; did you mean --out?"]),
         ("what is \\", ["ends in a \\", "%%vane", "write a blank after it"]),

@@ -8,7 +8,7 @@ import types
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
@@ -28,6 +28,7 @@ class Notebook:
     def __init__(self) -> None:
         config = Config()
         config.HistoryManager.enabled = False
+        config.InteractiveShell.cache_size = 0  # a property test fills the thousand places of `Out`
         self.shell = InteractiveShell(config=config, user_module=types.ModuleType("notebook"))
         self.asked: list[Asked] = []
         self.shell.register_magic_function(self.vane, "line_cell", "vane")
@@ -110,7 +111,6 @@ def test_a_question_arrives_as_typed(notebook: Notebook, question: str) -> None:
     assert notebook.run(f"%vane {question}") == [question]
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize(
     "cell",
     [
@@ -127,9 +127,10 @@ def test_a_question_arrives_as_typed(notebook: Notebook, question: str) -> None:
         "%vane -m quality {}",
     ],
 )
-def test_a_question_arrives_wherever_it_stands(notebook: Notebook, cell: str, question: str) -> None:
+def test_a_question_arrives_wherever_it_stands(notebook: Notebook, cell: str) -> None:
     """In an assignment, a block, a function, after a prompt, between other lines."""
-    assert notebook.run(cell.replace("{}", question, 1)) == [question]
+    arrived = {question: notebook.run(cell.replace("{}", question, 1)) for question in QUESTIONS}
+    assert arrived == {question: [question] for question in QUESTIONS}
 
 
 def test_several_questions_in_a_cell_arrive_in_order(notebook: Notebook) -> None:
@@ -330,8 +331,11 @@ PIECES = st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]) | st.sampled
 )
 ONE_LINE = st.lists(PIECES, min_size=1, max_size=40).map("".join)
 ONE_LINE = ONE_LINE.filter(lambda text: text and text == text.strip() and text[-1] not in ";\\")
+# IPython's own search for `x = %magic` breaks with an IndexError where a triple quote follows `=%`.
+ONE_LINE = ONE_LINE.filter(lambda text: not re.search(r"=\s*%\s*(\"{3}|'{3})", text))
 
 
+@settings(deadline=None)  # a shell at work on a busy machine
 @given(
     ONE_LINE,
     st.sampled_from(["%vane -- {}", "x = %vane -- {}", "if True:\n  %vane -- {}\n  y = 1", "%vane -- {}\n" * 2]),
@@ -342,6 +346,7 @@ def test_any_line_arrives_byte_for_byte(shared_notebook: Notebook, question: str
     assert shared_notebook.run(cell.replace("{}", question)) == [question] * cell.count("{}")
 
 
+@settings(deadline=None)
 @given(ONE_LINE)
 def test_any_line_that_is_no_option_arrives_without_the_double_hyphen(shared_notebook: Notebook, question: str) -> None:
     """The usual way of asking."""
