@@ -241,7 +241,7 @@ _VERDICTS: Final = {
         *("localhost.localdomain", "host.docker.internal.", "ollama."),
         *("134744072", "0x08080808", "localho\u017ft"),
         *("\u24dbocalhost", "b\u00fccher", "127\u30020.0.1", "\uff11\uff12\uff17.0.0.1"),
-        *("local host", "a/b", "a@b", "a\\b", "a:b", "%6cocalhost"),
+        *("host.doc\u212aer.internal", "local host", "a/b", "a@b", "a\\b", "a:b", "%6cocalhost"),
         *(" localhost", "localhost\n", "a\0", ".", "..", "-.-", "a" * 64, "a" * 5_000),
     ),
 }  # fmt: skip
