@@ -30,34 +30,36 @@ if TYPE_CHECKING:
     from vane_magic.core.gpu_lock import GpuLock
     from vane_magic.core.modes import ErrorCode, Mode
     from vane_magic.core.settings import Settings
+    from vane_magic.diagnosis import diagnose
 
 _HOMES: Final = {
-    "Cancelled": "errors",
-    "ConfigurationError": "errors",
-    "Endpoint": "boundary",
-    "ErrorCode": "modes",
-    "ExecutionTimeout": "errors",
-    "GpuLock": "gpu_lock",
-    "InternalError": "errors",
-    "Interrupted": "errors",
-    "InvalidInput": "errors",
-    "Mode": "modes",
-    "Progress": "client",
-    "RunDetails": "contract",
-    "SecurityBoundaryViolation": "errors",
-    "Settings": "settings",
-    "Source": "contract",
-    "ToolResult": "contract",
-    "UpstreamSearchError": "errors",
-    "VaneClient": "client",
-    "VaneError": "errors",
-    "VaneServiceUnavailable": "errors",
-    "VaneSkillInput": "contract",
-    "VramConcurrencySaturated": "errors",
-    "aresearch": "client",
-    "check_endpoint": "boundary",
-    "content_hash": "contract",
-    "research": "client",
+    "Cancelled": "core.errors",
+    "ConfigurationError": "core.errors",
+    "Endpoint": "core.boundary",
+    "ErrorCode": "core.modes",
+    "ExecutionTimeout": "core.errors",
+    "GpuLock": "core.gpu_lock",
+    "InternalError": "core.errors",
+    "Interrupted": "core.errors",
+    "InvalidInput": "core.errors",
+    "Mode": "core.modes",
+    "Progress": "core.client",
+    "RunDetails": "core.contract",
+    "SecurityBoundaryViolation": "core.errors",
+    "Settings": "core.settings",
+    "Source": "core.contract",
+    "ToolResult": "core.contract",
+    "UpstreamSearchError": "core.errors",
+    "VaneClient": "core.client",
+    "VaneError": "core.errors",
+    "VaneServiceUnavailable": "core.errors",
+    "VaneSkillInput": "core.contract",
+    "VramConcurrencySaturated": "core.errors",
+    "aresearch": "core.client",
+    "check_endpoint": "core.boundary",
+    "content_hash": "core.contract",
+    "diagnose": "diagnosis",
+    "research": "core.client",
 }  # where each public name lives, so that loading the extension imports nothing heavy
 
 __all__ = [
@@ -86,6 +88,7 @@ __all__ = [
     "aresearch",
     "check_endpoint",
     "content_hash",
+    "diagnose",
     "load_ipython_extension",
     "research",
     "unload_ipython_extension",
@@ -110,7 +113,7 @@ def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"vane_magic.core.{_HOMES[name]}"), name)
+    value: object = getattr(import_module(f"vane_magic.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 success, 1 a failed result, 2 wrong usage, 130 interrupted.
+        0 success, 1 a failed result or a broken link, 2 wrong usage, 130 interrupted.
     """
     options = _parser().parse_args(argv)
     try:
@@ -60,11 +60,29 @@ def _parser() -> argparse.ArgumentParser:
     ask.add_argument("--local-docs", action="store_true", help="ask the local-documents engine, not Vane")
     ask.add_argument("--json", action="store_true", help="print one ToolResult as JSON")
     ask.set_defaults(run=_ask, usage_error=ask.error)
+    doctor = commands.add_parser("doctor", help="say which link is broken", epilog=_EPILOG, allow_abbrev=False)
+    doctor.add_argument("--url", help=SETTINGS["url"].help, metavar="VALUE")
+    doctor.add_argument("--json", action="store_true", help="print the diagnosis as JSON")
+    doctor.add_argument("--deep", action="store_true", help="ask one real question in speed mode, too")
+    doctor.set_defaults(run=_doctor)
     serve = commands.add_parser("serve", help="serve local documents by Vane's API", allow_abbrev=False)
     serve.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="none = this project's own documents")
     serve.add_argument("--port", type=int, default=0, help="0 = a free one")
     serve.set_defaults(run=_serve)
     return parser
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from vane_magic.diagnosis import diagnose  # noqa: PLC0415 - only this command needs it
+
+    found = diagnose(options.url, deep=options.deep)
+    if options.json:
+        _reconfigure(sys.stdout, encoding="utf-8")
+        print(found.to_json())
+    else:
+        _reconfigure(sys.stdout, errors="replace")
+        print(found.text(min(get_terminal_size().columns, 100)))
+    return int(not found.ok)
 
 
 def _serve(options: argparse.Namespace) -> int:
