@@ -165,7 +165,7 @@ class _Writer:
         self.out: list[str] = []
         self._cited = cited
         self._room = room
-        self._marks: dict[int, tuple[str, str]] = {}
+        self._marks: dict[str, tuple[str, int]] = {}  # each mark made, and the bytes it takes
         self._closing: list[str] = []
         self._in_link = False
 
@@ -235,30 +235,32 @@ class _Writer:
         self.out.append(inert(text[position:]))
 
     def _mark(self, words: str, numbers: Sequence[int]) -> str:
+        if words not in self._marks:
+            linked = self._link(words, numbers)
+            self._marks[words] = linked, stored_size(linked)
+        linked, size = self._marks[words]
+        self._room -= size
+        return linked if self._room > 0 else words
+
+    def _link(self, words: str, numbers: Sequence[int]) -> str:
         """Make one number and its brackets one link; of several numbers, each its own."""
         if not any(number in self._cited for number in numbers):
             return words
         if len(numbers) == 1:
-            linked = self._cite(numbers[0], words)
+            linked = _cite(self._cited.get(numbers[0]), words)
         else:
-            linked = _NUMBER.sub(lambda number: self._cite(int(number[0]), number[0]), words)
-        linked = f'<sup style="{_MARK}">{linked}</sup>'
-        self._room -= stored_size(linked)
-        return linked if self._room > 0 else words
-
-    def _cite(self, number: int, words: str) -> str:
-        if number not in self._marks:
-            self._marks[number] = _mark_tags(self._cited.get(number))
-        before, after = self._marks[number]
-        return f"{before}{words}{after}"
+            linked = _NUMBER.sub(lambda number: _cite(self._cited.get(int(number[0])), number[0]), words)
+        return f'<sup style="{_MARK}">{linked}</sup>'
 
 
-def _mark_tags(entry: CardSource | None) -> tuple[str, str]:
+def _cite(entry: CardSource | None, words: str) -> str:
     if entry is None:
-        return "", ""
+        return words
     title, link, where = describe(entry.title, entry.url)
     hover = shorten(f"{title} - {where}" if where else title, 100)
-    return (_anchor(link, _NUMBER_LINK, hover), "</a>") if link else (f'<span title="{attribute(hover)}">', "</span>")
+    if link:
+        return f"{_anchor(link, _NUMBER_LINK, hover)}{words}</a>"
+    return f'<span title="{attribute(hover)}">{words}</span>'
 
 
 def _code(text: str) -> str:

@@ -68,7 +68,7 @@ def _judge(found: re.Match[str]) -> str:
 
 def inert(text: str) -> str:
     """HTML that shows `text`; dollar signs and backslashes stand alone, so that no TeX is found in it."""
-    return _TEX.sub(r"<span>\g<0></span>", html.escape(clean(text), quote=False))
+    return _TEX.sub(lambda sign: f"<span>{sign[0]}</span>", html.escape(clean(text), quote=False))
 
 
 def attribute(text: str) -> str:
