@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import codecs
 import ctypes
 import functools
 import multiprocessing
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 30.0  # a test that waits longer than this for a puppet has failed
 
-STEPS = {"open", "close", "pread", "write", "pwrite", "lstat", "fstat", "link", "unlink", "rename", "fchmod"}
+STEPS = {"open", "close", "read", "write", "pwrite", "lstat", "fstat", "link", "unlink", "rename", "fchmod"}
 
 
 class Puppet:
@@ -110,6 +111,7 @@ class _Nursery:
     def serve(control: socket.socket) -> None:
         with tempfile.TemporaryDirectory() as place, GpuLock(place):
             try_lock(place)  # imports what is imported at first use, while this user may read it
+            codecs.lookup("ascii")
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
         while True:
             _, fds, _, _ = socket.recv_fds(control, 20, 1)

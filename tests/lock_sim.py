@@ -273,7 +273,7 @@ class World:
             "lock_descriptor": lambda fd, **_: self.os.flock(fd),
             "unlock_descriptor": self.os.funlock,
             "_process": self._process,
-            "_namespace": lambda _: "1:1",
+            "_surroundings": lambda: ("host", "boot", "pids", "time"),
             "_SEEN": _Seen(self),
             "_CLAIMS": SimpleNamespace(add=claims.append),
         }
@@ -289,6 +289,7 @@ class World:
                     self.current = process
                     process.turn.release()
                 process.thread.join(30)
+            self.back = threading.Semaphore(0)  # The dead have released it, too.
             for claim in claims:
                 claim.fds.clear()
             for name, value in real.items():
@@ -383,8 +384,8 @@ class FakeOs:
         """Not a system call: what a test looks at."""
         return self._inode(path).data
 
-    def pread(self, fd: int, size: int, _offset: int) -> bytes:
-        return self.world.step("pread", fd).fds[fd].inode.data[:size]
+    def read(self, fd: int, size: int) -> bytes:
+        return self.world.step("read", fd).fds[fd].inode.data[:size]
 
     def write(self, fd: int, data: bytes) -> int:
         inode = self.world.step("write", fd).fds[fd].inode
@@ -431,12 +432,12 @@ class FakeOs:
 class FakeFileLock:
     """The guard: a few polls, and then a time-out."""
 
-    def __init__(self, world: World, path: str, *_: object, **options: Any) -> None:
-        self.world, self.path, self.signed = world, path, options["on_acquired"]
+    def __init__(self, world: World, path: str, wait: float, _mode: int, **options: Any) -> None:
+        self.world, self.path, self.wait, self.signed = world, path, wait, options["on_acquired"]
         self.fd: int | None = None
 
-    def acquire(self, **_: object) -> None:
-        for _try in range(3):
+    def acquire(self) -> None:
+        for _try in range(3 if self.wait else 1):
             process = self.world.step("guard", self.path)
             inode = self.world.names.setdefault(self.path, self.world.new_inode(None))
             if inode.locked_by is None:
@@ -444,7 +445,8 @@ class FakeFileLock:
                 inode.locked_by = process.fds[self.fd]
                 self.signed(self.fd)
                 return
-            self.world.block()
+            if self.wait:
+                self.world.block()
         raise Timeout(self.path)
 
     def release(self) -> None:
@@ -462,7 +464,7 @@ def worker(rounds: int = 1) -> Callable[[Process], None]:
     def program(process: Process) -> None:
         world = process.world
         for _ in range(rounds):
-            lock = GpuLock(MARKER, cancel=_NeverSet())
+            lock = GpuLock(MARKER, cancel=_Pause(world))
             try:
                 lock.acquire()
             except VramConcurrencySaturated:
@@ -507,5 +509,15 @@ def stranger(process: Process) -> None:
         world.unbind(process, MARKER)
 
 
-class _NeverSet(threading.Event):
-    """A cancel token that nobody sets; nothing waits for it, since `wait` is 0."""
+class _Pause(threading.Event):
+    """A cancel token that nobody sets; to wait for it takes time and ends the turn."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+
+    def wait(self, timeout: float | None = None) -> bool:
+        del timeout  # A few long pauses are as good as many short ones.
+        self.world.leap(0.4)
+        self.world.block()
+        return False

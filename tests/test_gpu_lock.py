@@ -50,14 +50,16 @@ def test_a_second_lock_is_refused_and_told_who_holds_it(marker: Path) -> None:
 def test_an_instance_is_not_reentrant(marker: Path) -> None:
     """The same instance cannot take the lock twice, and still holds it after the refusal."""
     with GpuLock(marker) as lock:
-        with pytest.raises(VramConcurrencySaturated):
+        with pytest.raises(VramConcurrencySaturated, match=f"pid {os.getpid()}"):
             lock.acquire()
         lock.check()
 
 
 def test_release_is_idempotent(marker: Path) -> None:
     """A second release does nothing, also when another worker holds the lock by then."""
-    first = GpuLock(marker).acquire()
+    first = GpuLock(marker)
+    first.release()
+    first.acquire()
     first.release()
     with GpuLock(marker) as second:
         first.release()
@@ -163,3 +165,10 @@ def test_a_place_that_takes_no_file_is_a_configuration_error(place: str) -> None
     """Case F03: never reported as busy; path and setting are named."""
     with pytest.raises(ConfigurationError, match=r"(/proc|/no/such|/dev/null).*VANE_LOCK_PATH"):
         GpuLock(place).acquire()
+
+
+def test_the_status_of_an_impossible_place_is_a_configuration_error() -> None:
+    """What cannot be examined is told; where nothing is, nobody holds."""
+    with pytest.raises(ConfigurationError, match="Not a directory"):
+        GpuLock("/dev/null/x.lock").status()
+    assert GpuLock("/no/such/directory/x.lock").status() is None

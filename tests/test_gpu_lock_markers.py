@@ -371,6 +371,25 @@ def test_what_an_evictor_left_aside_goes_or_comes_back(lock_path: Path, content:
     assert not aside.exists()
 
 
+def test_a_file_put_back_gives_way_to_one_that_came_meanwhile(lock_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the kernel forbids links to another user's file."""
+
+    def forbid(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    for link in (os.link, forbid):
+        monkeypatch.setattr(gpu_lock, "os", SimpleNamespace(**{**vars(os), "link": link}))
+        for there in (False, True):
+            aside = lock_path.with_name("aside")
+            aside.write_text("put back")
+            lock_path.unlink(missing_ok=True)
+            if there:
+                lock_path.write_text("came")
+            gpu_lock._put_back(str(aside), lock_path)
+            assert lock_path.read_text() == ("came" if there else "put back")
+            assert not aside.exists()
+
+
 # The marker is lost, or cannot be made
 
 

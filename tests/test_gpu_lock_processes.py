@@ -98,6 +98,13 @@ def test_an_unreaped_zombie_holds_nothing(lock_path: Path) -> None:
         assert_free_soon(lock_path, time.monotonic())
 
 
+def test_an_orderly_end_of_the_process_takes_the_marker_away(lock_path: Path) -> None:
+    """A worker that forgets to release leaves no marker for strangers to wait for."""
+    code = "import sys; from vane_magic.core.gpu_lock import GpuLock; lock = GpuLock(sys.argv[1]).acquire()"
+    subprocess.run([sys.executable, "-c", code, str(lock_path)], check=True, env=lock_puppet.environment())
+    assert not lock_path.exists()
+
+
 @pytest.mark.parametrize("birth", ["fork", "raw_fork", "spawn"])
 def test_a_living_child_of_a_dead_holder_holds_nothing(
     lock_path: Path, puppet: MakePuppet, orphans: list[int], birth: str

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import functools
 import json
 import os
 import random
@@ -44,13 +45,13 @@ STALE_AFTER_S = 65.0
 _T = TypeVar("_T")
 _NAME: Final = ".vane-gpu-worker.lock"
 _PROTOCOL: Final = "vane-magic/1"
-_GUARD_WAIT_S, _GUARD_POLL_S = 1.0, 0.005
+_GUARD_WAIT_S: Final = 1.0
 _TOLD_AFTER_S, _TOLD_EACH_S = 1.0, 0.1
 _POLL_S: Final = (0.01, 0.05)
+_GUARD_POLL_S: Final = (0.001, 0.01)
+_READ: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _MAX_BYTES, _MAX_TEXT, _MAX_SIGN = 4096, 128, 40
 _MOVE_IT: Final = "Set lock_path (VANE_LOCK_PATH) to a directory of this host that every worker may write."
-_WAIT: Final = "Ask again when it is done, or set a longer wait (VANE_WAIT)."
-_NO_PERMIT: Final = "The file system has no hard links, or the directory is sticky and the file another user's."
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,21 +210,24 @@ class GpuLock:
         """Try until the lock is ours, the time is up or the token is set."""
         started, tell_at = time.monotonic(), _TOLD_AFTER_S
         while not self._cancel.is_set():
-            if not self.held and claim.attempt(self._cancel.is_set):
+            if self.held:
+                claim.rival = claim.look()
+            elif claim.attempt():
                 return
             waited = time.monotonic() - started
-            if waited >= self._wait and not self._cancel.is_set():
-                raise self._busy(claim.rival or claim.look(), waited)
+            left = self._wait - waited + (0 if claim.rival else _GUARD_WAIT_S)
+            if left <= 0:
+                raise self._busy(claim.rival or claim.in_the_guard(), waited)
             if on_wait and waited >= tell_at:
-                on_wait(claim.rival, waited)
+                on_wait(claim.rival or claim.in_the_guard(), waited)
                 tell_at = waited + _TOLD_EACH_S
-            self._cancel.wait(min(random.uniform(*_POLL_S), self._wait - waited))  # noqa: S311 - spreads the polls
+            self._cancel.wait(min(left, random.uniform(*(_POLL_S if claim.rival else _GUARD_POLL_S))))  # noqa: S311
         raise Cancelled("Stopped while waiting for the GPU lock.")
 
-    def _busy(self, rival: Holder | None, waited: float) -> VramConcurrencySaturated:
-        who = f": {rival.describe()}" if rival else ""
+    def _busy(self, rival: Holder, waited: float) -> VramConcurrencySaturated:
         after = f" Waited {waited:.1f} s for the GPU lock." if self._wait else ""
-        return _saturated(f"Another worker holds the GPU{who}.{after}", rival.note if rival else "", _WAIT, rival)
+        hint = "Ask again when it is done, or set a longer wait (VANE_WAIT)."
+        return _saturated(f"Another worker holds the GPU: {rival.describe()}.{after}", rival.note, hint, rival)
 
 
 def resolve_lock_path(value: str | os.PathLike[str] | None) -> Path:
@@ -260,25 +264,25 @@ class _Claim:
 
     def look(self) -> Holder | None:
         """Return who is in the way, without the guard."""
+        return _with_descriptor(lambda fds: _inspect(self.path, fds)[1])
 
-        def judge(fds: list[int]) -> Holder | None:
-            holder = _inspect(self.path, fds)[1]
-            for fd in fds:
-                unlock_descriptor(fd)  # A child forked meanwhile would keep the OS lock beyond our close.
-            return holder
+    def attempt(self) -> bool:
+        """Look, and take the marker if nobody is in the way; else `rival` is who is, or None for the guard's holder.
 
-        return _with_descriptor(judge)
-
-    def attempt(self, cancelled: Callable[[], bool]) -> bool:
-        """Look, and if nobody is in the way take the marker under the guard; else `rival` is who is."""
+        Nobody queues at the guard: whoever has it is about to take the lock, and must not wait for it to release.
+        """
         self.rival = self.look()
-        if self.rival:
-            return False
-        try:
-            return _guarded(self.path, self._take, cancelled)
-        except Timeout:
-            self.rival = _with_descriptor(lambda fds: _guard_holder(self.path, fds))
-            return False
+        with suppress(Timeout):
+            return not self.rival and _guarded(self.path, self._take, 0)
+        return False
+
+    def in_the_guard(self) -> Holder:
+        """Return who holds the guard, as its file says."""
+        raw = _read(f"{self.path}.guard", _MAX_SIGN)
+        words = re.fullmatch(rb"(\d{1,9}) (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00) *", raw)
+        pid, since = (int(words[1]), words[2].decode()) if words else (None, "")
+        note = f"It stopped in the middle of a change, with {self.path}.guard locked. Continue it or end it."
+        return Holder(pid, "", "", since, None, ours=True, note=note)
 
     def valid(self) -> bool:
         """Whether the path is still our inode, and our age within the threshold."""
@@ -322,6 +326,7 @@ class _Claim:
         os.unlink(private)
         if not self.valid():
             self.abandon()
+            self.rival = self.look()
         return bool(self.fds)
 
     def _withdraw(self) -> None:
@@ -333,7 +338,7 @@ class _Claim:
 
         if self.fds:
             with suppress(OSError, ConfigurationError):  # The close frees it too, and the next worker clears up.
-                _guarded(self.path, remove)
+                _guarded(self.path, remove, _GUARD_WAIT_S)
 
 
 class _NativeClaim(_Claim):  # pragma: no cover - where there is no flock, which is Windows; not tested
@@ -343,7 +348,10 @@ class _NativeClaim(_Claim):  # pragma: no cover - where there is no flock, which
         record = _Record.parse(self.path.read_bytes()) if self.path.is_file() else None
         return record.holder(None) if record else None
 
-    def attempt(self, cancelled: Callable[[], bool]) -> bool:  # noqa: ARG002 - one try never waits
+    def in_the_guard(self) -> Holder:
+        return self.look() or Holder(None, "", "", "", None, ours=True)
+
+    def attempt(self) -> bool:
         self.native = FileLock(f"{self.path}.guard", timeout=0, thread_local=False)
         try:
             self.native.acquire()
@@ -382,20 +390,16 @@ class _Record:
     @classmethod
     def of_us(cls, worker_id: str = "", mode: str = "", mono_ns: int = 0) -> _Record:
         """Describe this process."""
-        host, pid, pid_ns, boot = socket.gethostname(), os.getpid(), _namespace("pid"), None
-        with suppress(OSError):
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-        # An old kernel has no time namespaces, and neither has another system: one clock for all.
-        time_ns = _namespace("time") or ("one" if pid_ns or sys.platform != "linux" else None)
-        worker_id = (worker_id or f"vane-magic@{host}:{pid}")[:_MAX_TEXT]
-        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        host, boot, pid_ns, time_ns = _surroundings()
+        pid = os.getpid()
         process = _process(pid)
         start = process[1] if process else None
-        token = os.urandom(8).hex()
+        worker_id = (worker_id or f"vane-magic@{host}:{pid}")[:_MAX_TEXT]
+        at, token = datetime.now(UTC).isoformat(timespec="milliseconds"), os.urandom(8).hex()
         return cls(_PROTOCOL, host, boot, pid_ns, time_ns, pid, start, worker_id, mode[:_MAX_TEXT], token, at, mono_ns)
 
     def dump(self) -> bytes:
-        return json.dumps(asdict(self)).encode("ascii")
+        return json.dumps(asdict(self)).encode()
 
     @classmethod
     def parse(cls, raw: bytes) -> _Record | None:
@@ -416,13 +420,13 @@ class _Record:
 
     def judge(self, path: str, *, free: bool) -> Holder | None:
         """Return who holds this marker, or None when it may be evicted."""
-        us = _Record.of_us()
-        same_boot = self.boot == us.boot
-        if self.host != us.host and not (same_boot and us.boot):
+        host, boot, pid_ns, time_ns = _surroundings()
+        same_boot = self.boot == boot
+        if self.host != host and not (same_boot and boot):
             note = f"{path} was made on the host {self.host!a}, so this directory is shared between hosts."
             return self.holder(None, f"{note} {_MOVE_IT} If that worker is gone, delete the file.")
-        same_clock = same_boot and us.time_ns is not None and self.time_ns == us.time_ns
-        same_pids = same_boot and us.pid_ns is not None and self.pid_ns == us.pid_ns
+        same_clock = same_boot and time_ns is not None and self.time_ns == time_ns
+        same_pids = same_boot and pid_ns is not None and self.pid_ns == pid_ns
         age = _age_s(self.mono_ns) if same_clock else None
         stale = age is not None and age > STALE_AFTER_S
         return None if free or stale or (same_pids and self._is_gone(same_clock=same_clock)) else self.holder(age)
@@ -445,7 +449,7 @@ def _inspect(path: str | Path, fds: list[int]) -> tuple[os.stat_result | None, H
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode):
             raise ConfigurationError(f"The GPU lock {path} is not a regular file.", "", f"Remove it. {_MOVE_IT}")
-        _open(fds, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        _open(fds, path, _READ)
     except FileNotFoundError:
         return None, None
     except PermissionError:
@@ -453,7 +457,7 @@ def _inspect(path: str | Path, fds: list[int]) -> tuple[os.stat_result | None, H
         return None, Holder(None, "", "", "", None, ours=False, note=note)
     found = os.fstat(fds[0])
     free = lock_descriptor(fds[0], blocking=False)
-    raw = os.pread(fds[0], _MAX_BYTES + 1, 0)
+    raw = os.read(fds[0], _MAX_BYTES + 1)
     record = _Record.parse(raw)
     return found, record.judge(str(path), free=free) if record else _judge_stranger(str(path), found, raw, free=free)
 
@@ -479,19 +483,27 @@ def _judge_stranger(path: str, found: os.stat_result, raw: bytes, *, free: bool)
     return Holder(int(pid[1]) if pid else None, "", "", since, age, ours=False, note=note)
 
 
+@functools.cache
+def _surroundings() -> tuple[str, str | None, str | None, str | None]:
+    """Return this process's host name, boot, PID namespace and time namespace; None for what `/proc` hides."""
+    boot = pid_ns = time_ns = None
+    with suppress(OSError):
+        boot = _read("/proc/sys/kernel/random/boot_id", 40).decode().strip()
+    with suppress(OSError):
+        pid_ns = str(os.stat("/proc/self/ns/pid").st_ino)
+    if pid_ns or sys.platform != "linux":
+        time_ns = "one"  # An old kernel has one clock for all, and so has another system.
+    with suppress(OSError):
+        time_ns = str(os.stat("/proc/self/ns/time").st_ino)
+    return socket.gethostname(), boot, pid_ns, time_ns
+
+
 def _process(pid: int) -> tuple[bool, int] | None:
     """Return whether a process is a mere zombie, and its start in clock ticks; None when `/proc` does not tell."""
     with suppress(OSError, ValueError, IndexError):
         if os.readlink("/proc/self") == str(os.getpid()):  # else it is another PID namespace's /proc
-            words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            words = _read(f"/proc/{pid}/stat", _MAX_BYTES).rpartition(b")")[2].split()
             return words[0] in {b"Z", b"X"} and int(words[17]) <= 1, int(words[19])
-    return None
-
-
-def _namespace(kind: str) -> str | None:
-    with suppress(OSError):
-        found = os.stat(f"/proc/self/ns/{kind}")
-        return f"{found.st_dev}:{found.st_ino}"
     return None
 
 
@@ -499,32 +511,23 @@ def _age_s(since_ns: int) -> float:
     return (time.monotonic_ns() - since_ns) / 1e9
 
 
-def _guarded(path: Path, action: Callable[[], _T], cancelled: Callable[[], bool] | None = None) -> _T:
+def _guarded(path: Path, action: Callable[[], _T], wait: float) -> _T:
     """Run `action` while no other worker changes the path; meanwhile the guard's file names us."""
     fds: list[int] = []
     mode = 0o666 if _is_shared(path) else 0o600
     guard = FileLock(
-        f"{path}.guard", _GUARD_WAIT_S, mode, thread_local=False, poll_interval=_GUARD_POLL_S,
+        f"{path}.guard", wait, mode, thread_local=False, poll_interval=_GUARD_POLL_S[0],
         fallback_to_soft=False, preserve_lock_file=True, on_acquired=fds.append,
     )  # fmt: skip
 
     def act() -> _T:
-        guard.acquire(cancel_check=cancelled)
+        guard.acquire()
         os.pwrite(fds[0], f"{os.getpid()} {datetime.now(UTC):%Y-%m-%dT%H:%M:%S+00:00}".ljust(_MAX_SIGN).encode(), 0)
         result = action()
         os.pwrite(fds[0], b" " * _MAX_SIGN, 0)
         return result
 
     return _then(guard.release, act)
-
-
-def _guard_holder(path: Path, fds: list[int]) -> Holder:
-    """Return who holds the guard, as its file says."""
-    _open(fds, f"{path}.guard", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    words = re.fullmatch(rb"(\d{1,9}) (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00) *", os.pread(fds[0], _MAX_SIGN, 0))
-    pid, since = (int(words[1]), words[2].decode()) if words else (None, "")
-    note = f"It stopped in the middle of a change, with {path}.guard locked. Continue it or end it."
-    return Holder(pid, "", "", since, None, ours=True, note=note)
 
 
 def _remove(path: Path, found: os.stat_result) -> bool:
@@ -567,9 +570,15 @@ def _clear_debris(path: Path) -> None:
 
 
 def _with_descriptor(action: Callable[[list[int]], _T]) -> _T:
-    """Run `action` with a list for its descriptor, and close that whatever happens."""
+    """Run `action` with a list for its descriptor; whatever happens, that is unlocked and closed."""
     fds: list[int] = []
-    return _then(lambda: _close(fds), lambda: action(fds))
+
+    def close() -> None:
+        for fd in fds:
+            unlock_descriptor(fd)  # A child forked meanwhile would keep an OS lock beyond our close.
+        _close(fds)
+
+    return _then(close, lambda: action(fds))
 
 
 def _then(clean_up: Callable[[], None], action: Callable[[], _T]) -> _T:
@@ -581,6 +590,14 @@ def _then(clean_up: Callable[[], None], action: Callable[[], _T]) -> _T:
         clean_up()
         raise
     return result
+
+
+def _read(path: str, size: int) -> bytes:
+    def read(fds: list[int]) -> bytes:
+        _open(fds, path, _READ)
+        return os.read(fds[0], size)
+
+    return _with_descriptor(read)
 
 
 def _open(fds: list[int], path: str | Path, flags: int) -> None:
@@ -609,11 +626,13 @@ def _saturated(what: str, cause: str, hint: str, holder: Holder | None) -> VramC
 def _unusable(path: Path, error: OSError) -> ConfigurationError:
     """Say which file cannot be used and why; never that the GPU is busy."""
     what = f"The GPU lock cannot be used: {error.filename or path}: {error.strerror or error}."
-    return ConfigurationError(what, _NO_PERMIT if error.errno == errno.EPERM else "", _MOVE_IT)
+    cause = "The file system has no hard links, or the directory is sticky and the file another user's."
+    return ConfigurationError(what, cause if error.errno == errno.EPERM else "", _MOVE_IT)
 
 
 def _abandon_all() -> None:
-    """In a forked child: close the parent's descriptors, so that its death frees its lock."""
+    """In a forked child, which may be in other namespaces: leave the parent's lock to the parent."""
+    _surroundings.cache_clear()
     for claim in list(_CLAIMS):
         claim.abandon()
 
