@@ -96,8 +96,8 @@ def test_options_before_the_question_give_settings(line: str, settings: dict[str
 )
 def test_the_other_options_each_set_their_own_field(line: str, field: str, value: object) -> None:
     """And nothing else."""
-    given = {name: getattr(parse(line), name) for name in Asked.__slots__}
-    plain = {name: getattr(parse("q"), name) for name in Asked.__slots__}
+    given = {name: getattr(parse(line), name) for name in Asked.__annotations__}
+    plain = {name: getattr(parse("q"), name) for name in Asked.__annotations__}
     assert given == {**plain, field: value}
     assert plain[field] in (False, None)
 
