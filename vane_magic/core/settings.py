@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from vane_magic.core.errors import ConfigurationError, InvalidInput
 from vane_magic.core.modes import Mode
@@ -21,8 +21,7 @@ SCOPES: Final = ("web", "academic", "discussions")
 MAX_TEXT: Final = 32_000  # characters of `instructions`; far above any sensible use
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One row of the table.
 
     Attributes
@@ -77,8 +76,7 @@ class Setting:
             raise kind(what, hint=hint) from None
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(NamedTuple):
     """Values from one origin; None means "not given".
 
     `label` names the origin for people; `{name}` and `{env}` in it are filled in for each setting.

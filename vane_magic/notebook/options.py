@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from keyword import iskeyword
-from typing import Final
+from typing import Final, NamedTuple
 
 from IPython.core.error import UsageError
 
@@ -26,8 +25,7 @@ _VALUE: Final = re.compile(r"""\s*(?:(["'])(?P<quoted>.*?)\1(?!\S)|(?P<bare>\S+)
 _BRACES: Final = re.compile(r"\{\{(?P<kept>[^\W\d]\w*)\}\}|\{(?P<name>[^\W\d]\w*)\}")
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """One row of the table.
 
     Attributes
@@ -84,7 +82,7 @@ def _flag(name: str, help_: str) -> Setting:
     return Setting(name, None, str, "given", help_)
 
 
-_SCOPE: Final = replace(SETTINGS["scope"], expected=f"{SETTINGS['scope'].expected}, joined by commas without blanks")
+_SCOPE: Final = SETTINGS["scope"]._replace(expected=f"{SETTINGS['scope'].expected}, joined by commas without blanks")
 _OUT: Final = Setting("out", None, _identifier, "a name that Python can bind", "also bind the result to this name")
 OPTIONS: Final = (
     Option(("-m", "--mode"), "MODE", SETTINGS["mode"]),
@@ -103,8 +101,7 @@ BY_NAME: Final[Mapping[str, Option]] = {name: option for option in OPTIONS for n
 _TOUCHING: Final = {"-m", "-n", "-s", "-w"}  # as in -n5: no word is a right value of these by chance
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """What a magic's line, and a cell's body, ask for.
 
     Attributes
@@ -134,8 +131,7 @@ class Asked:
     local: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Scan:
+class Scan(NamedTuple):
     """The options at the start of a text, by form alone: no value is checked.
 
     Attributes
