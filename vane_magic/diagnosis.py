@@ -51,6 +51,7 @@ _NETWORKS: Final = re.compile("nfs|cifs|smb|9p|afs|ceph|lustre|beegfs|gpfs|virti
 _NO_FILES: Final = {"proc", "sysfs", "devpts", "cgroup2"}  # access() tells root that it may write there
 _MOUNTS: Path = Path("/proc/self/mountinfo")
 _MOVE_IT: Final = "Set lock_path (VANE_LOCK_PATH) to a directory of this host that every worker may write."
+_SEE_LOG: Final = "Look at Vane's log (with Docker: docker logs vane)."
 _UNREACHED: Final = "Not reached: see the links before it."
 _log: Final = logging.getLogger("vane_magic")
 
@@ -301,7 +302,7 @@ class _Doctor:
             return State.WARNING if result.run.notes else State.OK, " ".join((told, *result.run.notes)), ""
         what, cause, hint = result.run.failure
         busy = result.error.code == ErrorCode.VRAM_CONCURRENCY_SATURATED
-        return State.WARNING if busy else State.BROKEN, f"{what} {cause}", hint.replace(DOCTOR, "")
+        return State.WARNING if busy else State.BROKEN, f"{what} {cause}", hint.replace(DOCTOR, "").strip() or _SEE_LOG
 
 
 def _start(work: Callable[..., object], *args: object) -> threading.Thread:
@@ -313,7 +314,7 @@ def _start(work: Callable[..., object], *args: object) -> threading.Thread:
 
 def _of_error(error: VaneError) -> _Finding:
     """A failure in the client's words, but for its advice to ask the doctor."""
-    return State.BROKEN, f"{error.what} {error.cause}", error.hint.replace(DOCTOR, "")
+    return State.BROKEN, f"{error.what} {error.cause}", error.hint.replace(DOCTOR, "").strip() or _SEE_LOG
 
 
 def _versions() -> _Finding:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from IPython.core import magic
+from IPython.core.error import UsageError
 
 from vane_magic.core.errors import Interrupted, VaneError
 from vane_magic.core.settings import SETTINGS, Layer, Settings, environment
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from vane_magic.core.contract import ToolResult
+    from vane_magic.diagnosis import Diagnosis
     from vane_magic.notebook.session import Session
 
 _Method = TypeVar("_Method", bound=Callable[..., object])
@@ -90,6 +92,18 @@ class VaneMagics(magic.Magics):
 
     vane.__doc__ = _HELP
     vane = _as_typed(vane)
+
+    @magic.line_magic  # pyright: ignore[reportUnknownMemberType, reportUntypedFunctionDecorator] - likewise
+    def vane_doctor(self, line: str = "") -> Diagnosis:
+        """Say which link from the settings to the answer is broken, and what to do; nothing is searched.
+
+        ``%vane_doctor --deep`` also asks one real question.
+        """
+        if (option := line.strip(" ;")) not in {"", "--deep"}:
+            raise UsageError(f"%{MAGIC}_doctor takes --deep or nothing, not {option[:80]}")
+        from vane_magic.diagnosis import diagnose  # noqa: PLC0415 - heavy, and not needed for loading
+
+        return diagnose(deep=bool(option), layers=(self._layer(),))
 
     def chat_models(self) -> Sequence[str]:
         """The chat models of the last look-up, for completion."""
