@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import Final, Self, TypedDict, Unpack
+from typing import Final, Self, TypedDict, Unpack, cast
 
 from vane_magic.core.boundary import Endpoint, check_endpoint
 from vane_magic.core.citations import Selection, select, split_thinking, strip_marks
@@ -223,7 +223,7 @@ class VaneClient:
         options["cancel"] = cancel
         report = options.get("on_progress")
         if report is not None:
-            options["on_progress"] = _on_loop(loop, report)
+            options["on_progress"] = cast("Callable[[Progress], None]", partial(loop.call_soon_threadsafe, report))
         run = partial(self.research, query, **options)
         with ThreadPoolExecutor(1, "vane-magic") as threads:  # one of its own: the shared pool may be full
             future = loop.run_in_executor(threads, run)
@@ -259,14 +259,14 @@ class _Run:
         self.started = time.monotonic()
         self.held_at: float | None = None
         self.before = (_BUSY_BEFORE,) if client.left_at_work else ()
-        self.details = RunDetails(turns=_turns(previous))
+        self.details = RunDetails(turns=_turns(previous), notes=self.before)
         self.received = Received()
         self.settings: Settings | None = None
         self.sent = False
         self.phase: Phase | None = None
         self.phase_began = self.started
         self.watch: Watch | None = None
-        self.limit_ms = 0  # of the present watch
+        self.limit_s = 0.0  # of the present watch
         self.caller_fault: BaseException | None = None  # raised by the caller's own on_progress
 
     def to_result(self) -> ToolResult:
@@ -303,8 +303,8 @@ class _Run:
             ) from None
         self.client.chat_models = chat_names(server)
         choice = choose(server, settings.chat_model, settings.embedding_model, allow_remote=settings.allow_remote)
-        self._note(chat_model=str(choice.chat), embedding_model=str(choice.embedding), locality=choice.locality.word)
-        self._note(fitting=choice.fitting)
+        self._note(chat_model=str(choice.chat), embedding_model=str(choice.embedding), fitting=choice.fitting)
+        self._note(locality=choice.locality.word)
         return self._ask(settings, endpoint, choice)
 
     def _check(self) -> Settings:
@@ -340,7 +340,9 @@ class _Run:
         finally:
             lock.release()
         self.client.left_at_work = False
-        return self._result(data)
+        self._note(turns=(*self.details.turns, Turn(self.details.query, data.answer)))
+        self._enter(None)
+        return ToolResult.of_run(self.details, _ms(self.started), data=data)
 
     def _request(self, settings: Settings, choice: Choice) -> dict[str, object]:
         request: dict[str, object] = {
@@ -392,12 +394,6 @@ class _Run:
             DOCTOR,
         )
 
-    def _result(self, data: ToolData) -> ToolResult:
-        turn = Turn(self.details.query, data.answer)
-        self._note(turns=(*self.details.turns, turn))
-        self._enter(None)
-        return ToolResult.of_run(self.details, _ms(self.started), data=data)
-
     def _failed(self, error: VaneError) -> ToolResult:
         """The result of a run that ended early, with the part that had come."""
         self.client.left_at_work = self.sent and isinstance(error, (ExecutionTimeout, Cancelled))
@@ -448,7 +444,7 @@ class _Run:
 
     def _watch(self, phase: Phase, limit_s: float, started: float | None = None) -> Watch:
         self._enter(phase)
-        self.limit_ms = round(limit_s * 1000)
+        self.limit_s = limit_s
         self.watch = Watch(limit_s, cancel=self.cancel, on_tick=self._report, started=started)
         return self.watch
 
@@ -456,35 +452,23 @@ class _Run:
         """Send a snapshot to the caller."""
         if self.phase is Phase.SEARCHING and self.received.pieces:
             self._enter(Phase.WRITING)
-        if self.phase is None or self.watch is None or self.on_progress is None:
-            return
-        self._send(Progress(self.phase, round(self.watch.elapsed() * 1000), self.limit_ms, *self._came()))
+        if self.watch is not None and self.on_progress is not None:
+            self._send(self.watch.elapsed(), self.limit_s)
 
     def _report_wait(self, holder: Holder | None, waited_s: float) -> None:
-        limit = round((self.settings.wait if self.settings else 0) * 1000)
-        who = holder.describe() if holder else ""
-        self._send(Progress(Phase.WAITING, round(waited_s * 1000), limit, holder=who))
+        self._send(waited_s, self.settings.wait if self.settings else 0, holder.describe() if holder else "")
 
-    def _send(self, progress: Progress) -> None:
-        if self.on_progress is None:
+    def _send(self, elapsed_s: float, limit_s: float, holder: str = "") -> None:
+        if self.on_progress is None or self.phase is None:
             return
+        sources, pieces = self.received.sources, self.received.pieces
+        found = None if sources is None else len(sources)
+        elapsed_ms, limit_ms = round(elapsed_s * 1000), round(limit_s * 1000)
         try:
-            self.on_progress(progress)
+            self.on_progress(Progress(self.phase, elapsed_ms, limit_ms, found, holder, pieces, len(pieces)))
         except Exception as raised:
             self.caller_fault = raised
             raise
-
-    def _came(self) -> tuple[int | None, str, Sequence[str], int]:
-        received = self.received
-        count = None if received.sources is None else len(received.sources)
-        return count, "", received.pieces, len(received.pieces)
-
-
-def _on_loop(loop: asyncio.AbstractEventLoop, report: Callable[[Progress], None]) -> Callable[[Progress], None]:
-    def send(progress: Progress) -> None:
-        loop.call_soon_threadsafe(report, progress)
-
-    return send
 
 
 def _ms(since: float) -> int:

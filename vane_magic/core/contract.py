@@ -178,12 +178,11 @@ def _invalid(error: ValidationError) -> InvalidInput:
     reason = first.get("ctx", {}).get("error")
     if isinstance(reason, InvalidInput):
         return reason
-    name = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "missing":
-        return InvalidInput(f"The member {name} is missing.")
+    name = str(first["loc"][0]) if first["loc"] else "the input"
     if name in SETTINGS:
         return InvalidInput(f"{name} must be {SETTINGS[name].expected}, not {shown(first['input'])}.")
-    return InvalidInput(f"There is no member {shown(name)}.", hint="Known are query, mode and max_sources.")
+    expected = "given" if first["type"] == "missing" else "left out"
+    return InvalidInput(f"{name[:80]} must be {expected}.", hint="Known are query, mode and max_sources.")
 
 
 class Source(_Model):
