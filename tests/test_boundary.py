@@ -13,7 +13,15 @@ from hostile_addresses import ALLOWED, NORMALISED_FIRST, NOT_TEXT, REFUSED
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vane_magic.core.boundary import Endpoint, Locality, check_endpoint, host_of, locality_of_host, locality_of_model
+from vane_magic.core.boundary import (
+    Endpoint,
+    Locality,
+    check_endpoint,
+    host_of,
+    locality_of_host,
+    locality_of_model,
+    loopback_of,
+)
 from vane_magic.core.errors import SecurityBoundaryViolation
 
 LOCAL, UNVERIFIED, REMOTE = Locality
@@ -368,6 +376,26 @@ def test_a_doubtful_address_counts_as_remote(url: str) -> None:
     assert locality_of_host(host, is_own_address=lambda _: True) is REMOTE
 
 
+_ON_LOOPBACK: Final = {
+    "http://localhost:11434": Endpoint("http", "localhost", 11434),
+    "https://127.0.0.1/v1?key=secret#x": Endpoint("https", "127.0.0.1", 443),
+    "http://[::1]:8080/": Endpoint("http", "::1", 8080),
+    "http://host.docker.internal:11434/v1": Endpoint("http", "127.0.0.1", 11434),
+    " LOCALHOST:11434\n": Endpoint("http", "localhost", 11434),
+}
+_NOT_ON_LOOPBACK: Final = (
+    *(None, "", 5, "http://ollama:11434", "http://127.0.0.2", "http://0.0.0.0:1", "http://192.168.1.20", "https://example.org"),
+    *("http://u:p@localhost", "http://localhost\\@example.org", "http://localhost:0", "http://localhost:99999", "ftp://localhost"),
+    *("http://localhost.", "http://127.1", "http://2130706433", "http://[0::1]", "http:localhost"),
+)  # fmt: skip
+
+
+def test_only_what_is_on_loopback_may_be_asked_directly() -> None:
+    """Of the addresses in Vane's configuration, without their paths and secrets."""
+    assert {url: loopback_of(url) for url in _ON_LOOPBACK} == _ON_LOOPBACK
+    assert [url for url in _NOT_ON_LOOPBACK if loopback_of(url) is not None] == []
+
+
 @given(
     st.one_of(
         st.text(max_size=60),
@@ -380,6 +408,8 @@ def test_a_host_is_what_other_parsers_say_or_remote(text: str) -> None:
     host = host_of(text)
     if locality_of_host(host, is_own_address=lambda _: False) is REMOTE or host is None:
         return
+    endpoint = loopback_of(text)
+    assert endpoint is None or endpoint.host == host
     text = text.strip()
     assert host == urlsplit(text if text.lower().startswith(("http://", "https://")) else f"//{text}").hostname
 
