@@ -78,10 +78,9 @@ def _doctor(options: argparse.Namespace) -> int:
     found = diagnose(options.url, deep=options.deep)
     if options.json:
         _reconfigure(sys.stdout, encoding="utf-8")
-        print(found.to_json())
     else:
         _reconfigure(sys.stdout, errors="replace")
-        print(found.text(min(get_terminal_size().columns, 100)))
+    print(found.to_json() if options.json else found)
     return int(not found.ok)
 
 

@@ -22,13 +22,13 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import Final, TypeAlias, TypeVar, cast
+from typing import Final, TypeAlias, cast
 
 from pydantic import AwareDatetime, BaseModel, ValidationError
 
 from vane_magic.core.boundary import Endpoint, Locality, check_endpoint, locality_of_host
 from vane_magic.core.client import LOOK_UP_S, VaneClient
-from vane_magic.core.errors import VaneError, VaneServiceUnavailable
+from vane_magic.core.errors import ERROR_TYPES, VaneError, VaneServiceUnavailable
 from vane_magic.core.gpu_lock import GpuLock, resolve_lock_path
 from vane_magic.core.models import Choice, chat_names, choose
 from vane_magic.core.modes import ErrorCode, Mode
@@ -55,7 +55,6 @@ _SEE_LOG: Final = "Look at Vane's log (with Docker: docker logs vane)."
 _UNREACHED: Final = "Not reached: see the links before it."
 _log: Final = logging.getLogger("vane_magic")
 
-_Model = TypeVar("_Model", bound=BaseModel)
 _Finding: TypeAlias = "tuple[State, str, str]"  # how a link is, what was found, and what to do about it
 
 
@@ -86,30 +85,20 @@ class Diagnosis:
         """Whether no link is broken; a warning, or what could not be checked, breaks nothing."""
         return all(link.state != State.BROKEN for link in self.links)
 
-    def text(self, width: int = 80) -> str:
-        """The table as plain text, wrapped at `width` columns."""
-        return self._forms(width)[1]
-
     def to_json(self, *, indent: int | None = None) -> str:
         """``{"ok": true, "links": [{"state": "ok", "name": …, "text": …, "step": …}, …]}``."""
         told = {"ok": self.ok, "links": [link._asdict() for link in self.links]}
         return json.dumps(told, ensure_ascii=False, indent=indent)
 
     def __str__(self) -> str:
-        return self.text()
+        return self._repr_mimebundle_()["text/plain"]
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         del include, exclude  # IPython filters what it gets
-        return dict(zip(("text/html", "text/plain"), self._forms(80), strict=True))
-
-    def _forms(self, width: int) -> tuple[str, str]:
-        names = {state: [link.name for link in self.links if link.state == state] for state in State}
-        told = [
-            f"{state.capitalize()}: {', '.join(names[state])}."
-            for state in (State.BROKEN, State.WARNING)
-            if names[state]
-        ]
-        return checklist(" ".join(told) or "No link is broken.", self.links, width)
+        names = {state: ", ".join(link.name for link in self.links if link.state == state) for state in State}
+        told = [f"{state.capitalize()}: {names[state]}." for state in (State.BROKEN, State.WARNING) if names[state]]
+        html, plain = checklist(" ".join(told) or "No link is broken.", self.links)
+        return {"text/html": html, "text/plain": plain}
 
 
 def diagnose(url: str | None = None, *, deep: bool = False, layers: Sequence[Layer] = ()) -> Diagnosis:
@@ -212,11 +201,9 @@ class _Doctor:
         if faults:
             step = " ".join(error.hint for error in faults).strip() or "Mend it where it is set."
             return State.BROKEN, " ".join(error.what for error in faults), step
-        told = [
-            name + ("" if name == "url" else f" = {_in_words(getattr(self._settings, name))}") + f" ({origin})"
-            for name, origin in self._settings.origins.items()
-            if origin != "default"
-        ]  # the address has a link of its own, which hides its secrets
+        shown = replace(self._settings, url="…")  # the address has a link of its own, which hides its secrets
+        set_ = [(name, origin) for name, origin in self._settings.origins.items() if origin != "default"]
+        told = [f"{name} = {json.dumps(getattr(shown, name))} ({origin})" for name, origin in set_]
         return State.OK, f"{'; '.join([*told, 'all else' if told else 'all'])} by default.", ""
 
     def _judge_address(self) -> _Finding:
@@ -259,13 +246,14 @@ class _Doctor:
             self._tell("SearXNG", State.WARNING, told, "If it is in none, start SearXNG.")
 
     def _choose(self, server: Server) -> _Finding:
-        here = replace(server, searxng_host="localhost")  # SearXNG has a link of its own
         names = self._settings.chat_model, self._settings.embedding_model
+        if not names[0] and not chat_names(server):
+            return State.UNCHECKED, _UNREACHED, ""
+        here = replace(server, searxng_host="localhost")  # SearXNG has a link of its own
         self._choice = choice = choose(here, *names, allow_remote=self._settings.allow_remote)
         of = f", one of {choice.fitting} that fit" if choice.fitting > 1 else ""
-        told = (
-            f"{choice.chat} ({choice.chat.locality.word}{of}); {choice.embedding} ({choice.embedding.locality.word})."
-        )
+        embedding = f"to embed: {choice.embedding} ({choice.embedding.locality.word})"
+        told = f"{choice.chat} ({choice.chat.locality.word}{of}); {embedding}."
         if choice.locality is not Locality.LOCAL:
             return State.WARNING, told, "Make sure that you know where they run: the question goes there."
         return State.OK, told, "Fix the one that answers with chat_model (VANE_CHAT_MODEL)." if of else ""
@@ -276,8 +264,7 @@ class _Doctor:
         provider = min(found, key=lambda provider: not provider.fault, default=None)
         if provider is None or provider.loopback is None:
             why = "It is not on the loopback interface." if provider else "No chat model comes from an Ollama."
-            for name in ("Ollama", "tools", "memory"):
-                self._tell(name, State.UNCHECKED, why)
+            self._tell("Ollama", State.UNCHECKED, why)
             return
         service = _Service("Ollama", provider.loopback, self.cancel, since)
         holds = self._check("Ollama", _ollama, service, provider)
@@ -298,11 +285,12 @@ class _Doctor:
         limit = min(self._settings.timeout or Mode.SPEED.limit_s, Mode.SPEED.limit_s)
         result = client.research(QUESTION, mode=Mode.SPEED, timeout=limit)
         if result.error is None:
-            told = f"Answered in {result.telemetry.duration_ms / 1000:.1f} s, with {len(result.sources)} sources."
+            spent = result.telemetry.duration_ms / 1000
+            told = f"Answered in {spent:.1f} s. Sources: {len(result.sources)}."
             return State.WARNING if result.run.notes else State.OK, " ".join((told, *result.run.notes)), ""
-        what, cause, hint = result.run.failure
-        busy = result.error.code == ErrorCode.VRAM_CONCURRENCY_SATURATED
-        return State.WARNING if busy else State.BROKEN, f"{what} {cause}", hint.replace(DOCTOR, "").strip() or _SEE_LOG
+        code = ErrorCode(result.error.code)
+        state, text, step = _of_error(ERROR_TYPES[code](*result.run.failure))
+        return State.WARNING if code is ErrorCode.VRAM_CONCURRENCY_SATURATED else state, text, step
 
 
 def _start(work: Callable[..., object], *args: object) -> threading.Thread:
@@ -323,10 +311,6 @@ def _versions() -> _Finding:
         with suppress(metadata.PackageNotFoundError):
             told.append(f"{name} {metadata.version(name)}")
     return State.OK, ", ".join(told), ""
-
-
-def _in_words(value: object) -> str:
-    return ", ".join(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else str(value)
 
 
 def _set_up(server: Server) -> _Finding:
@@ -367,19 +351,6 @@ def _place(server: Server, settings: Settings) -> _Finding:
 # What Ollama and SearXNG say, as far as it is looked at ---
 
 
-class _Object(BaseModel):
-    """Any JSON object."""
-
-
-class _Version(BaseModel):
-    version: str
-
-
-class _Shown(BaseModel):
-    capabilities: list[str] | None = None
-    model_info: dict[str, object] = {}
-
-
 class _Loaded(BaseModel):
     name: str
     size: int = 0
@@ -388,17 +359,19 @@ class _Loaded(BaseModel):
     expires_at: AwareDatetime | None = None
 
 
-class _Memory(BaseModel):
-    models: list[_Loaded]
-
-
 class _Engine(BaseModel):
     enabled: bool
     categories: list[str] = []
 
 
-class _Engines(BaseModel):
-    engines: list[_Engine]
+class _Told(BaseModel):
+    """What is looked at in the JSON objects of both; None was not told."""
+
+    version: str | None = None
+    capabilities: list[str] | None = None
+    model_info: dict[str, object] | None = None
+    models: list[_Loaded] | None = None
+    engines: list[_Engine] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,15 +383,15 @@ class _Service:
     cancel: threading.Event
     since: float
 
-    def ask(self, kind: type[_Model], path: str, query: str = "", model: str = "") -> tuple[int, _Model | None]:
-        """The status, and what was told where it is of that kind."""
+    def ask(self, path: str, query: str = "", model: str = "") -> tuple[int, _Told | None]:
+        """The status, and what was told where it is a JSON object of the right types."""
         watch = Watch(PROBE_S, cancel=self.cancel, started=self.since)
         method, body = ("POST", json.dumps({"model": model}).encode()) if model else ("GET", None)
         try:
             with exchange(self.endpoint, method, path, watch, query=query, body=body) as reply:
                 body = reply.body(LOOK_UP_CAP)
             with suppress(ValidationError):
-                return reply.status, kind.model_validate_json(body)
+                return reply.status, _Told.model_validate_json(body)
             return reply.status, None  # noqa: TRY300 - one way to go on
         except DeadlineExpired:
             why = f"gives no answer within {PROBE_S:g} s"
@@ -437,14 +410,14 @@ class _Service:
         state = State.WARNING if why in {429, 503} else State.BROKEN
         if isinstance(why, int):
             kinds = {401: "asks for a log-in", 403: "asks for a log-in", 429: "is busy", 503: "is busy"}
-            why = f"{kinds.get(why, 'fails' if why >= 500 else 'is something else')} (status {why})"  # noqa: PLR2004
+            why = f"{kinds.get(why, 'fails' if why >= 500 else 'is something else')} (status {why})"  # noqa: PLR2004 - HTTP
         step = f"Look at the log of {self.name}, and at its address in Vane's settings."
         return _FoundError(state, f"{self.name} at {self.endpoint} {why}.", step)
 
 
 def _ollama(service: _Service, provider: Provider) -> _Finding:
-    status, told = service.ask(_Version, "/api/version")
-    if told is None:
+    status, told = service.ask("/api/version")
+    if told is None or told.version is None:
         raise service.unfit(status)
     text = f"Version {told.version} answers at {service.endpoint}"
     if not provider.fault:
@@ -455,32 +428,32 @@ def _ollama(service: _Service, provider: Provider) -> _Finding:
 
 
 def _tools(service: _Service, key: str) -> _Finding:
-    status, told = service.ask(_Shown, "/api/show", model=key)
-    if status != 200 or told is None:  # noqa: PLR2004 - HTTP
-        if status == 404:  # noqa: PLR2004 - HTTP
-            return State.BROKEN, f"Ollama does not have {key}.", f"Get it ({_command('pull', key)}), or choose another."
+    status, told = service.ask("/api/show", model=key)
+    if status == 404:  # noqa: PLR2004 - HTTP
+        return State.BROKEN, f"Ollama does not have {key}.", "Get it (ollama pull), or choose another."
+    if told is None or told.model_info is None:
         raise service.unfit(status)
     if told.capabilities is None:
         return State.UNCHECKED, f"This Ollama does not tell what {key} can do.", "A newer Ollama does."
     if "tools" not in told.capabilities:
         step = "Choose one that can, such as qwen3:8b, with chat_model (VANE_CHAT_MODEL)."
         return State.BROKEN, f"{key} cannot call tools, and Vane falls silent with such a model.", step
-    sizes = [n for name, n in told.model_info.items() if name.endswith(".context_length") and isinstance(n, int)]
-    if sizes and sizes[0] < CONTEXT:
-        text = f"{key} can call tools, but takes {sizes[0]:,} tokens, where Vane asks for {CONTEXT:,}."
+    size = next((value for name, value in told.model_info.items() if name.endswith(".context_length")), None)
+    if isinstance(size, int) and size < CONTEXT:
+        text = f"{key} can call tools, but takes {size:,} tokens, where Vane asks for {CONTEXT:,}."
         return State.WARNING, text, "Choose one with a longer context if answers break off or lose the thread."
     return State.OK, f"{key} can call tools.", ""
 
 
 def _memory(service: _Service, key: str) -> _Finding:
-    status, told = service.ask(_Memory, "/api/ps")
-    if told is None:
+    status, told = service.ask("/api/ps")
+    if told is None or told.models is None:
         raise service.unfit(status)
     loaded = {model.name.lower(): model for model in told.models}
     model = loaded.get(key.lower()) or loaded.get(f"{key.lower()}:latest")
     if model is None:
         others = f" ({', '.join(loaded)} is)" if loaded else ""
-        step = f"Load it beforehand ({_command('run', key)} hello), or ask again when a question runs out of time."
+        step = "Load it beforehand (ollama run), or ask again when a question runs out of time."
         return State.WARNING, f"{key} is not loaded{others}, so the first question waits for it.", step
     share = f", {100 * model.size_vram // model.size} % of it on the GPU" if model.size else ""
     room = f", with {model.context_length:,} tokens of context" if model.context_length else ""
@@ -499,14 +472,8 @@ def _until(expires: datetime | None) -> str:
     return ", for good" if left.days > 90 else f", for {max(left.total_seconds(), 0) / 60:.0f} min more"  # noqa: PLR2004
 
 
-def _command(verb: str, key: str) -> str:
-    """A command of Ollama's; a name that a shell would read otherwise is left to the reader."""
-    plain = re.fullmatch(r"[\w.:/-]{1,200}", key)
-    return f"ollama {verb} {key if plain else 'MODEL'}"
-
-
 def _json_format(service: _Service) -> _Finding:
-    status, told = service.ask(_Object, "/search", "format=json")
+    status, told = service.ask("/search", "format=json")
     if status == 403:  # noqa: PLR2004 - HTTP
         step = "Add json to search.formats in its settings.yml, and restart it."
         return (
@@ -523,8 +490,8 @@ def _json_format(service: _Service) -> _Finding:
 
 
 def _engines(service: _Service) -> _Finding:
-    told = service.ask(_Engines, "/config")[1]
-    if told is None:
+    told = service.ask("/config")[1]
+    if told is None or told.engines is None:
         return State.UNCHECKED, "SearXNG does not tell its engines.", ""
     on = [engine for engine in told.engines if engine.enabled]
     general = sum("general" in engine.categories for engine in on)
