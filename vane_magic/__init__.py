@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from vane_magic.core.boundary import Endpoint, check_endpoint
     from vane_magic.core.client import Progress, VaneClient, aresearch, research
-    from vane_magic.core.contract import RunDetails, Source, ToolResult, VaneSkillInput, content_hash
+    from vane_magic.core.contract import RunDetails, Source, ToolResult, VaneSkillInput, content_hash, tool_schema
     from vane_magic.core.errors import (
         Cancelled,
         ConfigurationError,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from vane_magic.core.modes import ErrorCode, Mode
     from vane_magic.core.settings import Settings
     from vane_magic.diagnosis import diagnose
+    from vane_magic.notebook.form import Form
 
 _HOMES: Final = {
     "Cancelled": "core.errors",
@@ -38,6 +39,7 @@ _HOMES: Final = {
     "Endpoint": "core.boundary",
     "ErrorCode": "core.modes",
     "ExecutionTimeout": "core.errors",
+    "Form": "notebook.form",
     "GpuLock": "core.gpu_lock",
     "InternalError": "core.errors",
     "Interrupted": "core.errors",
@@ -60,6 +62,7 @@ _HOMES: Final = {
     "content_hash": "core.contract",
     "diagnose": "diagnosis",
     "research": "core.client",
+    "tool_schema": "core.contract",
 }  # where each public name lives, so that loading the extension imports nothing heavy
 
 __all__ = [
@@ -68,6 +71,7 @@ __all__ = [
     "Endpoint",
     "ErrorCode",
     "ExecutionTimeout",
+    "Form",
     "GpuLock",
     "InternalError",
     "Interrupted",
@@ -91,6 +95,7 @@ __all__ = [
     "diagnose",
     "load_ipython_extension",
     "research",
+    "tool_schema",
     "unload_ipython_extension",
 ]
 
