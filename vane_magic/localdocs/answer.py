@@ -9,10 +9,11 @@ import sqlite3
 from itertools import groupby
 from typing import Final
 
-from vane_magic.localdocs.index import CJK, clean, pairs
+from vane_magic.localdocs.documents import clean
+from vane_magic.localdocs.index import CJK, pairs
 
 Source = tuple[str, str, str]  # heading, page, text
-_LONGEST: Final = 500  # characters of a sentence
+_SHORTEST, _LONGEST = 16, 500  # bytes and characters of a sentence
 _PREVIOUS: Final = 0.3  # the weight of a term of the question before
 _DEPTHS: Final = {"speed": (5, 3), "balanced": (8, 6), "quality": (16, 12)}  # sources and sentences
 _STOP_WORDS: Final = """a about an and are as at be been but by can could d describe did do does explain for from had
@@ -26,16 +27,21 @@ _FOUND: Final = """
     FROM (SELECT rowid AS hit, rank AS score FROM passage WHERE passage MATCH ? ORDER BY rank LIMIT 60)
     JOIN passage ON passage.rowid = hit JOIN document ON document.number = passage.number ORDER BY score
 """
+# Fenced code; doctests; Markdown's headings and indented code; headings with a line under them; other lines of marks.
 _DROPPED: Final = re.compile(
-    r"(?ms)^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1|\Z)|^\s*>>> .*?(?:\n\s*\n|\Z)"  # fenced code; doctests
-    r"|^(?: {0,3}#{1,6} |\t| {4,}(?![-*+] ))[^\n]*|^[^\n]+\n([=\-~^\"'#*+`])\2{2,}$|^[^\w\n]+$"  # headings; indented code
+    r"(?ms)^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1|\Z)"
+    r"|^[ \t]*>>> .*?(?:\n[ \t]*\n|\Z)"
+    r"|^(?: {0,3}#{1,6} |\t| {4,}(?![-*+] ))[^\n]*"
+    r"|^[^\n]+\n([=\-~^\"'#*+`])\2{2,}$"
+    r"|^[^\w\n]+$"
 )
+_FRAME: Final = re.compile(r"(?m)^ {0,3}(?:`{3,}|~{3,}|#{1,6} )[^\n]*$")  # of code: its fences, the heading above
 _ENDING: Final = re.compile(r"(?<=\w{4})(?:ing|ed|es|e|s|y|ies|ion|ions)$")
-_BLOCKS: Final = re.compile(r"\n\s*\n|\n(?=[ \t]*(?:[-*+|]|\d{1,3}[.)])\s)")
+_BLOCKS: Final = re.compile(r"\n[ \t]*\n|\n(?=[ \t]*(?:[-*+|]|\d{1,3}[.)])\s)")
 _BULLET: Final = re.compile(r"\A(?:[-*+]|\d{1,3}[.)])\s+")
 _ENDS: Final = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)\s+(?=\W{0,3}[A-Z0-9])|(?<=[\u3002\uff01\uff1f])")
-# Code; a link; what would read as a citation of ours, or begin code or bold text of its own.
-_LIVE: Final = re.compile(r"(`+[^`]+`+)|!?\[([^\[\]]*)\]\([^()\s]*\)|[\[【](?=\s*\d)|`|\b__|__\b")
+# Code; a link; what would read as a citation of ours, or begin code or emphasis of its own.
+_LIVE: Final = re.compile(r"(`+[^`]+`+)|!?\[([^\[\]]*)\]\([^()\s]*\)|[\[【](?=\s*\d)|`|\b_+|_+\b")
 
 
 def terms(question: str) -> list[str]:
@@ -53,27 +59,17 @@ def compose(index: sqlite3.Connection, question: str, previous: str, mode: str) 
     note = f" No document has: {missing}." if missing else ""
     if not weights:
         return f"Nothing about this was found in the local documents.{note}", []
+    stems = [(_stem(term), weight) for term, weight in weights.items()]
     rows: list[tuple[str, str, str, float]] = index.execute(_FOUND, (" OR ".join(weights),)).fetchall()
-    found = [
-        (_worth(f"{heading} {text}", weights), score, (heading, page, text)) for heading, page, text, score in rows
-    ]
+    worths = [_worth(f"{heading} {text}", stems) for heading, _, text, _ in rows]
     most_sources, most_quotes = _DEPTHS.get(mode, _DEPTHS["quality"])
-    enough = max(worth for worth, _, _ in found) / 2
-    best = sorted((worth * score, source) for worth, score, source in found if worth >= enough)[:most_sources]
-    values = {
-        (number, place, quote): -score
-        * (_worth(quote, weights) + _worth(heading, weights) / place)
-        / (300 + len(quote))
-        for number, (score, (heading, _, text)) in enumerate(best, 1)
-        for place, quote in enumerate(_sentences(text), 1)
-    }
+    fitting = [(worth * row[3], row[:3]) for worth, row in zip(worths, rows, strict=True) if worth >= max(worths) / 2]
+    ranked = sorted(fitting)[:most_sources]  # BM25's scores are negative, the best is the lowest
     answer = f"_Sentences quoted from local documents; no language model was used.{note}_\n"
-    for number, quotes in groupby(
-        sorted(heapq.nlargest(most_quotes, values, key=values.__getitem__)), lambda at: at[0]
-    ):
-        heading = _quoted(best[number - 1][1][0].replace("*", r"\*"))
-        answer += f"\n- **{heading}**: " + " ".join(f"{quote} [{number}]" for _, _, quote in quotes)
-    return answer, [source for _, source in best]
+    for number, group in groupby(_quotes(ranked, stems, most_quotes), lambda quote: quote[0]):
+        heading = _quoted(ranked[number - 1][1][0].replace("*", r"\*"))
+        answer += f"\n- **{heading}**: " + " ".join(f"{quote} [{number}]" for _, _, quote in group)
+    return answer, [source for _, source in ranked]
 
 
 def _weights(index: sqlite3.Connection, asked: list[str], before: list[str]) -> dict[str, float]:
@@ -83,17 +79,36 @@ def _weights(index: sqlite3.Connection, asked: list[str], before: list[str]) -> 
     return {t: math.log(1 + total / n) * (1 if t in asked else _PREVIOUS) for t, n in counts.items() if n}
 
 
-def _worth(text: str, weights: dict[str, float]) -> float:
-    """Return the weight of the terms that a text holds, which is when one of its words begins with the term's stem."""
-    stems = {term: ("" if "*" in term else r"(?<![^\W_])") + _ENDING.sub("", term.strip('"*')) for term in weights}
-    return sum(weight for term, weight in weights.items() if re.search(stems[term], text.casefold()))
+def _stem(term: str) -> re.Pattern[str]:
+    """Return what finds a term in a text: its stem at the start of a word, a CJK pair anywhere."""
+    return re.compile(("" if "*" in term else r"(?<![^\W_])") + _ENDING.sub("", term.strip('"*')))
+
+
+def _worth(text: str, stems: list[tuple[re.Pattern[str], float]]) -> float:
+    """Return the weight of the terms that a text holds."""
+    folded = text.casefold()
+    return sum(weight for stem, weight in stems if stem.search(folded))
+
+
+def _quotes(
+    ranked: list[tuple[float, Source]], stems: list[tuple[re.Pattern[str], float]], most: int
+) -> list[tuple[int, int, str]]:
+    """Return the sentences that tell most, by source and place; the first ones of a fitting section count more."""
+    values = dict[tuple[int, int, str], float]()
+    for number, (score, (heading, _, text)) in enumerate(ranked, 1):
+        lead, sentences = _worth(heading, stems), _sentences(text)
+        if not sentences:  # nothing but code
+            values[number, 1, f"```` {' '.join(_FRAME.sub('', text).split())[:_LONGEST]} ````"] = 0
+        for place, quote in enumerate(sentences, 1):
+            values[number, place, quote] = -score * (_worth(quote, stems) + lead / place) / (300 + len(quote))
+    return sorted(heapq.nlargest(most, values, key=values.__getitem__))
 
 
 def _sentences(text: str) -> list[str]:
-    """Return a passage's sentences, list items and table rows as Markdown; where there are none, its code."""
+    """Return a passage's sentences, list items and table rows as Markdown."""
     blocks = (_BULLET.sub("", " ".join(block.split())) for block in _BLOCKS.split(_DROPPED.sub("", text)))
-    parts = [part for block in blocks for part in _ENDS.split(block) if re.search(r"\w\W*\w", part) and part[-1] != ":"]
-    return [_quoted(part) for part in parts] or [f"``{' '.join(text.split())[:_LONGEST]}``"]
+    parts = (part for block in blocks for part in _ENDS.split(block))
+    return [_quoted(part) for part in parts if len(part.encode()) > _SHORTEST and part[-1] != ":"]
 
 
 def _quoted(sentence: str) -> str:
@@ -102,4 +117,4 @@ def _quoted(sentence: str) -> str:
         sentence = sentence[:_LONGEST].rsplit(" ", 1)[0] + " …"
     if sentence.count("**") % 2:
         sentence = sentence.replace("**", r"\*\*")
-    return _LIVE.sub(lambda live: live[1] or live[2] or "\\" + live[0].replace("【", "["), sentence)
+    return _LIVE.sub(lambda live: live[1] or live[2] or re.sub(".", r"\\\g<0>", live[0].replace("【", "[")), sentence)

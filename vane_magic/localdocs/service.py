@@ -13,9 +13,9 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import KW_ONLY, dataclass, field
-from http.server import BaseHTTPRequestHandler
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socketserver import ThreadingTCPServer
+from socketserver import TCPServer
 from typing import Any, Final, Self, TextIO, cast
 
 from vane_magic.localdocs.answer import compose
@@ -54,20 +54,27 @@ class Service:
     _: KW_ONLY
     port: int = 0
     cache_dir: Path | None = None
-    on_progress: Progress = None
+    on_progress: Progress | None = None
     url: str = field(init=False)  # once started, as are the next two
     lock_path: Path = field(init=False)  # for the client: a lock of its own, since no GPU is used
     documents: int = field(init=False)
     _running: ExitStack = field(init=False, default_factory=ExitStack)
 
     def start(self) -> None:
-        """Index what has changed, then listen; ValueError or OSError says what is wrong with a folder or the port."""
+        """Index what has changed, then listen.
+
+        Raises
+        ------
+        ValueError
+            A folder is not there, or no folder, or there are too many documents.
+        OSError
+            A folder cannot be read, or the port cannot be had.
+        """
         self.stop()
         with ExitStack() as stack:
             own = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="vane-", ignore_cleanup_errors=True)))
-            index = stack.enter_context(
-                closing(open_index(self.folders, _cache(self.cache_dir, own), self.on_progress))
-            )
+            index = open_index(self.folders, _cache(self.cache_dir, own), self.on_progress)
+            stack.enter_context(closing(index))
             server = stack.enter_context(_Server(self.port, index))
             thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="localdocs", daemon=True)
             thread.start()
@@ -90,13 +97,20 @@ class Service:
 
 
 def serve_forever(folders: Sequence[Path], port: int, out: TextIO) -> None:
-    """Serve until Ctrl-C or SIGTERM; the progress, the address and the number of documents are printed to `out`."""
+    """Serve until Ctrl-C or SIGTERM; progress, address and number of documents are printed to `out`.
+
+    Raises
+    ------
+    ValueError, OSError
+        As `Service.start` raises them.
+    """
+
+    def tell(done: int, total: int) -> None:
+        print(f"Read {done} of {total} documents.", file=out, flush=True)
+
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    service = Service(
-        folders, port=port, on_progress=lambda done, total: print(f"Read {done} of {total} files.", file=out)
-    )
     try:
-        with suppress(KeyboardInterrupt), service:
+        with suppress(KeyboardInterrupt), Service(folders, port=port, on_progress=tell) as service:
             print(f"Serving {service.documents} documents at {service.url} (Ctrl-C stops).", file=out, flush=True)
             threading.Event().wait()
     finally:
@@ -116,15 +130,21 @@ def _cache(wanted: Path | None, spare: Path) -> Path:
     return place.resolve()
 
 
-class _Server(ThreadingTCPServer):
-    """A thread for each connection, all ended on closing; ThreadingHTTPServer is this plus a look-up of a name."""
+class _Server(ThreadingHTTPServer):
+    """A thread for each connection, all ended and awaited on closing."""
 
-    allow_reuse_address, request_queue_size = True, 64
+    daemon_threads, request_queue_size = False, 64
 
     def __init__(self, port: int, index: sqlite3.Connection) -> None:
         self.index, self.guard, self.open = index, threading.Lock(), set[socket.socket]()
-        super().__init__(("127.0.0.1", port), _Handler)
+        try:
+            super().__init__(("127.0.0.1", port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise OSError(f"Cannot listen on 127.0.0.1:{port}: {error}. Choose another port.") from error
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # HTTPServer's own asks the resolver for this host's name
 
     def server_close(self) -> None:
         for connection in tuple(self.open):
@@ -151,14 +171,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         """Answer a request, whatever its method."""
-        length, page, path = (
-            self.headers.get("Content-Length", "0"),
-            _PAGE.fullmatch(self.path),
-            self.path.split("?")[0],
-        )
+        path, page = self.path.split("?")[0], _PAGE.fullmatch(self.path)
+        method = "GET" if page else _METHODS.get(path)
+        length = self.headers.get("Content-Length", "0")
         bounded = re.fullmatch("[0-9]{1,8}", length) and int(length) <= MAX_BODY
         body = self.rfile.read(int(length)) if bounded else b""
-        method = "GET" if page else _METHODS.get(path)
         if self.request_version != "HTTP/1.1" or not _LOOPBACK.fullmatch(self.headers.get("Host", "")):
             self._reply(403, {"message": "Only HTTP/1.1 under a loopback name is answered."})
         elif not bounded:
@@ -191,12 +208,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
 
     def _document(self, name: str, place: str | None) -> None:
+        """Send a document as text, the cited passage between marks."""
         with self.server.guard:
             rows = self.server.index.execute(_DOCUMENT, (name,)).fetchall()
         texts = [text if str(number) != place else f">>>>\n{text}\n<<<<" for number, (_, text) in enumerate(rows)]
         self._reply(200 if rows else 404, "\n\n".join([path for path, _ in rows[:1]] + texts))
 
     def _search(self, body: bytes) -> None:
+        """Answer a question, whole or as a stream of events."""
         try:
             request = _request(body)
         except (ValueError, TypeError, LookupError, RecursionError):
@@ -240,6 +259,7 @@ def _request(body: bytes) -> tuple[str, str, str, bool] | None:
 
 
 def _settings(url: str, path: str) -> dict[str, object]:
+    """Return what /api/config or /api/providers tells: the one provider, and this service as its own search engine."""
     models = [[{"name": name, "key": name}] for name in (_CHAT, _EMBEDDING)]
     provider = {"id": _ID, "name": "Local documents", "chatModels": models[0], "embeddingModels": models[1]}
     if path == "/api/providers":
