@@ -69,6 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="none = this project's own documents")
     serve.add_argument("--port", type=int, default=0, help="0 = a free one")
     serve.set_defaults(run=_serve)
+    skill = commands.add_parser("skill", help="print SKILL.md: how an agent uses this command", allow_abbrev=False)
+    skill.set_defaults(run=_skill)
     return parser
 
 
@@ -92,6 +94,14 @@ def _serve(options: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         print(f"vane-research: {error}", file=sys.stderr)
         return 1
+    return 0
+
+
+def _skill(_: argparse.Namespace) -> int:
+    package = Path(__file__).parent
+    shipped = package / "localdocs/corpus/SKILL.md"  # in a wheel; a checkout has it at its top
+    _reconfigure(sys.stdout, encoding="utf-8")
+    print((shipped if shipped.is_file() else package.parent / "SKILL.md").read_text(encoding="utf-8"), end="")
     return 0
 
 
