@@ -50,6 +50,7 @@ from servers.scripted import (
 )
 from shells import open_notebook
 from strict_html import StrictHtml
+from tables import Table
 
 from vane_magic import diagnosis as module
 from vane_magic.cli import main
@@ -712,6 +713,19 @@ def test_the_command_refuses_what_it_does_not_know(option: str) -> None:
     with pytest.raises(SystemExit) as raised:
         main(["doctor", option])
     assert raised.value.code == 2
+
+
+def test_the_client_s_failures_name_the_doctor() -> None:
+    """All but those whose cause is what the caller gave, or which the caller wanted."""
+    table = Table("errors.md", ("code", "fallback", "when", "message"), key=2)
+    rows = [row for row in map(table.row, table.keys()) if row]
+    silent = {row[2] for row in rows if "%vane_doctor" not in row[3]}
+    told = {"CANCELLED", "INTERNAL_ERROR", "INVALID_INPUT"}
+    assert {row[2] for row in rows if row[0] in told} <= silent
+    assert {row[2] for row in rows if row[0] not in told} & silent == {
+        *("a bad timeout", "a bad wait", "a bad value in the environment", "a bad value of VaneClient"),
+        "a timeout above the mode's limit",
+    }
 
 
 # The user cases, as far as the doctor has a part in them ---

@@ -403,6 +403,8 @@ class _Run:
             _log.exception("a fault of vane_magic")
             data = None
         self._enter(None)
+        if self.settings and DOCTOR not in error.hint and not isinstance(error, (Cancelled, InternalError)):
+            error.hint = f"{error.hint} {DOCTOR}".strip()
         self._note(failure=(error.what, error.cause, error.hint))
         return ToolResult.of_run(self.details, _ms(self.started), data=data, error=error)
 
