@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 CELLS: Final = (
     "%load_ext vane_magic",
-    "r = %vane --local-docs How does the GPU lock work?",
+    "r = %vane --local-docs What does functools.lru_cache do?",
     "print(r.to_json(indent=2))",
     "%unload_ext vane_magic",
 )
 NEXT: Final = """
 Next, in IPython or Jupyter after %load_ext vane_magic:
 
-    %vane --local-docs what does functools.lru_cache do?     without Vane: from this machine's documents
+    %vane --local-docs How do I read a JSON file?            without Vane: from this machine's documents
     %vane what's new in CPython 3.14?                        with Vane on http://127.0.0.1:3000
     %vane?                                                   all options
 """
