@@ -48,9 +48,7 @@ class VaneError(Exception):
 
     def __init__(self, what: str, cause: str = "", hint: str = "") -> None:
         super().__init__(what, cause, hint)
-        self.what = what
-        self.cause = cause
-        self.hint = hint
+        self.what, self.cause, self.hint = what, cause, hint
         self.result: ToolResult | None = None
 
     def __str__(self) -> str:
@@ -113,7 +111,10 @@ class UpstreamSearchError(VaneError, RuntimeError):
     """
 
     code = ErrorCode.UPSTREAM_SEARCH_ERROR
-    status: int | None = None
+
+    def __init__(self, what: str, cause: str = "", hint: str = "", *, status: int | None = None) -> None:
+        super().__init__(what, cause, hint)
+        self.status = status
 
 
 class ExecutionTimeout(VaneError, TimeoutError):
@@ -151,17 +152,4 @@ class Interrupted(KeyboardInterrupt):
         return "interrupted"
 
 
-ERROR_TYPES: Final[dict[ErrorCode, type[VaneError]]] = {
-    kind.code: kind
-    for kind in (
-        InvalidInput,
-        SecurityBoundaryViolation,
-        ConfigurationError,
-        VramConcurrencySaturated,
-        VaneServiceUnavailable,
-        UpstreamSearchError,
-        ExecutionTimeout,
-        Cancelled,
-        InternalError,
-    )
-}
+ERROR_TYPES: Final[dict[ErrorCode, type[VaneError]]] = {kind.code: kind for kind in VaneError.__subclasses__()}

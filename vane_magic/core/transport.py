@@ -166,7 +166,7 @@ class Reply:
             yield piece
 
     def _error(self, what: str) -> UpstreamSearchError:
-        return _upstream(what, "No answer of Vane's is so large.", _CHECK_URL, status=self.status)
+        return UpstreamSearchError(what, "No answer of Vane's is so large.", _CHECK_URL, status=self.status)
 
 
 @contextmanager
@@ -393,9 +393,11 @@ def _explained(server: Endpoint, stream: _Stream, status: int | None = None) -> 
             ) from error
         if status is None:
             what = f"What answers at {server} does not speak HTTP as Vane does ({said})."
-            raise _upstream(what, "Another program may have the port.", _CHECK_URL) from error
+            raise UpstreamSearchError(what, "Another program may have the port.", _CHECK_URL) from error
         what = f"Vane's reply ended before it was whole ({said})."
-        raise _upstream(what, "Vane may have been stopped or restarted.", "Ask again.", status=status) from error
+        raise UpstreamSearchError(
+            what, "Vane may have been stopped or restarted.", "Ask again.", status=status
+        ) from error
 
 
 def _pieces(response: httpcore.Response, server: Endpoint, stream: _Stream) -> Iterator[bytes]:
@@ -411,10 +413,4 @@ def _headers(response: httpcore.Response) -> httpx.Headers:
         return headers
     fault = f"is encoded ({', '.join(sorted(encodings))[:40]!r})" if encodings else f"has over {_MAX_HEADERS} headers"
     cause = "A proxy before Vane, or another program, answers."
-    raise _upstream(f"The reply {fault}.", cause, _CHECK_URL, status=response.status)
-
-
-def _upstream(what: str, cause: str, hint: str = "", *, status: int | None = None) -> UpstreamSearchError:
-    error = UpstreamSearchError(what, cause, hint)
-    error.status = status
-    return error
+    raise UpstreamSearchError(f"The reply {fault}.", cause, _CHECK_URL, status=response.status)

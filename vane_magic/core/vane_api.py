@@ -147,13 +147,12 @@ def search(
 
 
 def _not_vane(endpoint: Endpoint, status: int) -> UpstreamSearchError:
-    error = UpstreamSearchError(
+    return UpstreamSearchError(
         f"Something answers at {endpoint}, but it is not Vane (status {status}).",
         "Another program may have taken the port.",
         "Set the address with the setting url (VANE_URL).",
+        status=status,
     )
-    error.status = status
-    return error
 
 
 def _get(endpoint: Endpoint, path: str, watch: Watch) -> tuple[int, object]:
@@ -180,13 +179,12 @@ def _check_redirect(reply: Reply) -> None:
                 f"The server redirects to another machine: {clean(location[:200], newlines=False)!r}.",
                 hint="The redirect was not followed. Check what answers at the address.",
             ) from None
-    error = UpstreamSearchError(
+    raise UpstreamSearchError(
         f"The server redirects (status {reply.status}), which Vane never does for these requests.",
         "Another program, or a proxy before Vane, may have the port.",
         "The redirect was not followed. Set the address with the setting url (VANE_URL).",
+        status=reply.status,
     )
-    error.status = reply.status
-    raise error
 
 
 _REASONS: Final = {
@@ -220,11 +218,8 @@ def _failed(status: int, text: str, headers: Mapping[str, str]) -> UpstreamSearc
     said = f' and says "{text}"' if text else ""
     cause, hint = _REASONS.get(status, (_USUAL_500 if status >= 500 else "", DOCTOR))  # noqa: PLR2004 - HTTP
     wait = clean(headers.get("retry-after", "")[:40], newlines=False)
-    error = UpstreamSearchError(
-        f"Vane answers with status {status}{said}.", cause, f"{hint} It asks to wait: {wait}." if wait else hint
-    )
-    error.status = status
-    return error
+    hint = f"{hint} It asks to wait: {wait}." if wait else hint
+    return UpstreamSearchError(f"Vane answers with status {status}{said}.", cause, hint, status=status)
 
 
 def _server_text(body: bytes) -> str:
