@@ -47,16 +47,19 @@ def lines(page: StrictHtml) -> list[str]:
         ("![see [1]](https://evil.example/x.png)", []),
         ("[a [1] b](/x)", []),
         ("[1]: https://evil.example/\n\nSaid [1].", [(ONE.url, "[1]"), (ONE.url, "[1]")]),
-        ("[1]: https://evil.example/\n[2]: https://evil.example/\n\n[x][1] ![y][2]", [(ONE.url, "[1]")] * 0 or None),
     ],
 )
-def test_a_mark_links_to_its_source(text: str, links: list[tuple[str, str]] | None) -> None:
+def test_a_mark_links_to_its_source(text: str, links: list[tuple[str, str]]) -> None:
     """Each number of a mark leads to its source's address, but not in code, links and images."""
-    page = show(Card(text=text, cited=CITED))
-    if links is None:
-        assert {address for address, _ in page.links} == {ONE.url, TWO.url}
-    else:
-        assert page.links == links
+    assert show(Card(text=text, cited=CITED)).links == links
+
+
+def test_a_reference_cannot_take_over_a_number() -> None:
+    """Link definitions of Markdown are text, however marks, links and images refer to them."""
+    one, two, uses = "[1]: https://evil.example/", "[2]: https://evil.example/", "[x][1] ![y][2] [1] [2][]"
+    page = show(Card(text=f"{one}\n{two}\n\n{uses}", cited=CITED))
+    assert {address for address, _ in page.links} == {ONE.url, TWO.url}
+    assert lines(page) == [f"{one} {two}", uses]
 
 
 def test_marks_leave_the_words_as_given() -> None:
@@ -344,6 +347,7 @@ def test_an_answer_comes_before_its_error() -> None:
     card = Card(text="Half an", error="Stopped.", cause="Slow.", code="EXECUTION_TIMEOUT")
     assert lines(show(card)) == ["Stopped.", "Half an", "Likely cause: Slow.", "EXECUTION_TIMEOUT"]
     assert card.plain() == "Stopped.\n\nHalf an\n\nLikely cause: Slow.\nEXECUTION_TIMEOUT"
+    assert Card(text=" \n", error="Stopped.").html() == Card(error="Stopped.").html()
     both = replace(card, banner="Thin line.")
     assert lines(show(both))[:3] == ["Thin line.", "Half an", "Stopped."]
 

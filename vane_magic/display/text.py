@@ -105,10 +105,9 @@ def parse_link(url: str) -> Link | None:
     No user name, no relative address, no host that a browser would read as another. Characters beyond ASCII
     in path and query are percent-encoded.
     """
-    if len(url) > _MAX_URL:
-        return None
-    found = _URL.fullmatch(_BEYOND_ASCII.sub(lambda run: quote(run[0], errors="replace"), url))
-    if not found or found.end() > _MAX_URL:
+    url = _BEYOND_ASCII.sub(lambda run: quote(run[0], errors="replace"), url)
+    found = _URL.fullmatch(url) if len(url) <= _MAX_URL else None
+    if not found:
         return None
     host = (found[2] + (found[3] or "")).lower()
     return Link(f"{found[1].lower()}://{host}{found[4]}", host)
