@@ -28,10 +28,10 @@ from pydantic import AwareDatetime, BaseModel, ValidationError
 
 from vane_magic.core.boundary import Endpoint, Locality, check_endpoint, locality_of_host
 from vane_magic.core.client import LOOK_UP_S, VaneClient
-from vane_magic.core.errors import ERROR_TYPES, VaneError, VaneServiceUnavailable
+from vane_magic.core.errors import VaneError, VaneServiceUnavailable, VramConcurrencySaturated
 from vane_magic.core.gpu_lock import GpuLock, resolve_lock_path
 from vane_magic.core.models import Choice, chat_names, choose
-from vane_magic.core.modes import ErrorCode, Mode
+from vane_magic.core.modes import Mode
 from vane_magic.core.settings import SETTINGS, Layer, Settings, environment
 from vane_magic.core.transport import DeadlineExpired, Watch, exchange, is_own_address
 from vane_magic.core.vane_api import DOCTOR, LOOK_UP_CAP, Provider, Server, look_up
@@ -203,7 +203,7 @@ class _Doctor:
             return State.BROKEN, " ".join(error.what for error in faults), step
         shown = replace(self._settings, url="…")  # the address has a link of its own, which hides its secrets
         set_ = [(name, origin) for name, origin in self._settings.origins.items() if origin != "default"]
-        told = [f"{name} = {json.dumps(getattr(shown, name))} ({origin})" for name, origin in set_]
+        told = [f"{name} = {json.dumps(getattr(shown, name), ensure_ascii=False)} ({origin})" for name, origin in set_]
         return State.OK, f"{'; '.join([*told, 'all else' if told else 'all'])} by default.", ""
 
     def _judge_address(self) -> _Finding:
@@ -284,13 +284,12 @@ class _Doctor:
         client = VaneClient.of_layers(*self._layers, defaults=Layer("default", {}))
         limit = min(self._settings.timeout or Mode.SPEED.limit_s, Mode.SPEED.limit_s)
         result = client.research(QUESTION, mode=Mode.SPEED, timeout=limit)
-        if result.error is None:
-            spent = result.telemetry.duration_ms / 1000
-            told = f"Answered in {spent:.1f} s. Sources: {len(result.sources)}."
-            return State.WARNING if result.run.notes else State.OK, " ".join((told, *result.run.notes)), ""
-        code = ErrorCode(result.error.code)
-        state, text, step = _of_error(ERROR_TYPES[code](*result.run.failure))
-        return State.WARNING if code is ErrorCode.VRAM_CONCURRENCY_SATURATED else state, text, step
+        try:
+            result.raise_for_error()
+        except VramConcurrencySaturated as busy:
+            return State.WARNING, *_of_error(busy)[1:]
+        told = f"Answered in {result.telemetry.duration_ms / 1000:.1f} s. Sources: {len(result.sources)}."
+        return State.WARNING if result.run.notes else State.OK, " ".join((told, *result.run.notes)), ""
 
 
 def _start(work: Callable[..., object], *args: object) -> threading.Thread:
