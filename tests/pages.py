@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import pytest
 
 ROOT: Final = Path(__file__).parent.parent
 PAGES: Final = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -42,20 +43,13 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(name, line, found["kind"], found["text"], found["reason"] or "")
 
 
-def put_command(place: Path) -> None:
-    """Make the command of this checkout, and its Python, be found first."""
+def put_command(place: Path, patch: pytest.MonkeyPatch) -> None:
+    """Make the command of this checkout, and this Python, be found first."""
+    place.mkdir()
     starts = {"vane-research": f'"{sys.executable}" -m vane_magic.cli', "python": f'"{sys.executable}"'}
     for name, start in starts.items():
         script = place / name
         script.write_text(f'#!/bin/sh\nexec {start} "$@"\n')
         script.chmod(0o755)
-    os.environ["PATH"] = f"{place}{os.pathsep}{os.environ['PATH']}"
-    os.environ["PYTHONPATH"] = str(ROOT)
-
-
-def run_shell(text: str, cwd: Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a block as a script that ends at the first failure."""
-    return subprocess.run(
-        ["sh", "-e", "-c", text],
-        cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
+    patch.setenv("PATH", str(place), prepend=os.pathsep)
+    patch.setenv("PYTHONPATH", str(ROOT))
