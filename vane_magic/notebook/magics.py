@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from vane_magic.core.contract import ToolResult
     from vane_magic.diagnosis import Diagnosis
+    from vane_magic.notebook.form import Form
     from vane_magic.notebook.session import Session
 
 _Method = TypeVar("_Method", bound=Callable[..., object])
@@ -104,6 +105,14 @@ class VaneMagics(magic.Magics):
         from vane_magic.diagnosis import diagnose  # noqa: PLC0415 - heavy, and not needed for loading
 
         return diagnose(deep=bool(option), layers=(self._layer(),))
+
+    @magic.no_var_expand  # pyright: ignore[reportUnknownMemberType, reportUntypedFunctionDecorator] - likewise
+    @magic.line_magic  # pyright: ignore[reportUnknownMemberType, reportUntypedFunctionDecorator] - likewise
+    def vane_form(self, line: str = "") -> Form:
+        """Show a form to ask Vane with, while other cells run; the rest of the line is its first question."""
+        from vane_magic.notebook.form import Form  # noqa: PLC0415 - heavy, and not needed for loading
+
+        return Form(line.strip())
 
     def chat_models(self) -> Sequence[str]:
         """The chat models of the last look-up, for completion."""
