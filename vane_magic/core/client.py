@@ -27,7 +27,7 @@ from vane_magic.core.errors import (
     VaneServiceUnavailable,
     VramConcurrencySaturated,
 )
-from vane_magic.core.gpu_lock import GpuLock, Holder
+from vane_magic.core.gpu_lock import GpuLock
 from vane_magic.core.models import Choice, chat_names, choose
 from vane_magic.core.modes import Mode
 from vane_magic.core.settings import SETTINGS, Layer, Settings, environment
@@ -207,10 +207,8 @@ class VaneClient:
         if previous is not None and not isinstance(previous, ToolResult):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
             raise TypeError(f"previous must be a ToolResult, not {type(previous).__name__}")
         given = {name: value for name, value in locals().items() if name in SETTINGS}
-        call = Layer("the call", given, call=True)
-        layers = (call, *self._layers, environment(), *self._defaults)
-        run = _Run(self, query, layers, previous=previous, on_progress=on_progress, cancel=cancel or threading.Event())
-        return run.to_result()
+        layers = (Layer("the call", given, call=True), *self._layers, environment(), *self._defaults)
+        return _Run(self, query, layers, previous, on_progress, cancel or threading.Event()).to_result()
 
     async def aresearch(self, query: str, **options: Unpack[ResearchOptions]) -> ToolResult:
         """Ask one question in a worker thread; the parameters are those of `research`.
@@ -219,10 +217,8 @@ class VaneClient:
         and its end awaited before CancelledError goes on, so that the GPU lock is free by then.
         """
         loop = asyncio.get_running_loop()
-        cancel = options.setdefault("cancel", None) or threading.Event()
-        options["cancel"] = cancel
-        report = options.get("on_progress")
-        if report is not None:
+        cancel = options["cancel"] = options.get("cancel") or threading.Event()
+        if (report := options.get("on_progress")) is not None:
             options["on_progress"] = cast("Callable[[Progress], None]", partial(loop.call_soon_threadsafe, report))
         run = partial(self.research, query, **options)
         with ThreadPoolExecutor(1, "vane-magic") as threads:  # one of its own: the shared pool may be full
@@ -237,94 +233,80 @@ class VaneClient:
                 raise
 
 
+@dataclass
 class _Run:
     """One question on its way; whatever has come stays readable in it."""
 
-    def __init__(
-        self,
-        client: VaneClient,
-        query: object,
-        layers: Sequence[Layer],
-        *,
-        previous: ToolResult | None,
-        on_progress: Callable[[Progress], None] | None,
-        cancel: threading.Event,
-    ) -> None:
-        self.client = client
-        self.query = query
-        self.layers = layers
-        self.previous = previous
-        self.on_progress = on_progress
-        self.cancel = cancel
-        self.started = time.monotonic()
-        self.held_at: float | None = None
-        self.before = (_BUSY_BEFORE,) if client.left_at_work else ()
-        self.details = RunDetails(turns=_turns(previous), notes=self.before)
-        self.received = Received()
+    client: VaneClient
+    query: object
+    layers: Sequence[Layer]
+    previous: ToolResult | None
+    on_progress: Callable[[Progress], None] | None
+    cancel: threading.Event
+
+    def __post_init__(self) -> None:
+        self.started = self.phase_began = time.monotonic()
+        self.before = (_BUSY_BEFORE,) if self.client.left_at_work else ()
+        self.details = RunDetails(turns=_turns(self.previous), notes=self.before)
         self.settings: Settings | None = None
-        self.sent = False
         self.phase: Phase | None = None
-        self.phase_began = self.started
-        self.watch: Watch | None = None
-        self.limit_s = 0.0  # of the present watch
+        self.watch = Watch(LOOK_UP_S)  # of the present phase
+        self.sent = False
+        self.received = Received()
         self.caller_fault: BaseException | None = None  # raised by the caller's own on_progress
 
     def to_result(self) -> ToolResult:
-        error: VaneError | None = None
         try:
             return self._pipeline()
-        except Cancelled:
-            error = self._stopped()
-        except VaneError as raised:
-            error = raised
-        except KeyboardInterrupt:
-            raise Interrupted(self._failed(self._stopped())) from None
-        except Exception as raised:
-            if raised is self.caller_fault:
+        except (Cancelled, KeyboardInterrupt) as stop:
+            result = self._failed(Cancelled("Stopped by the user.", self._at_work()))
+            if isinstance(stop, KeyboardInterrupt):
+                raise Interrupted(result) from None
+            return result
+        except VaneError as error:
+            return self._failed(error)
+        except Exception as fault:
+            if fault is self.caller_fault:
                 raise
             _log.exception("a fault of vane_magic")
-            what = f"A fault of vane_magic itself: {type(raised).__name__}."
+            what = f"A fault of vane_magic itself: {type(fault).__name__}."
             error = InternalError(what, hint="The log has the traceback; please report it.")
-            error.__cause__ = raised
-        return self._failed(error)
+            error.__cause__ = fault
+            return self._failed(error)
 
     def _pipeline(self) -> ToolResult:
         settings = self._check()
         endpoint = check_endpoint(settings.url)
         self._note(url=str(endpoint))
-        watch = self._watch(Phase.LOOK_UP, LOOK_UP_S)
         try:
-            server = look_up(endpoint, watch)
+            server = look_up(endpoint, self._enter(Phase.LOOK_UP, LOOK_UP_S))
         except DeadlineExpired:
-            raise VaneServiceUnavailable(
-                f"Nothing came from {endpoint} in {LOOK_UP_S:g} s.",
-                "Vane waits for its model provider (Ollama) when it is asked for its models.",
-                DOCTOR,
-            ) from None
+            cause = "Vane waits for its model provider (Ollama) when it is asked for its models."
+            raise VaneServiceUnavailable(f"Nothing came from {endpoint} in {LOOK_UP_S:g} s.", cause) from None
         self.client.chat_models = chat_names(server)
         choice = choose(server, settings.chat_model, settings.embedding_model, allow_remote=settings.allow_remote)
-        self._note(chat_model=str(choice.chat), embedding_model=str(choice.embedding), fitting=choice.fitting)
-        self._note(locality=choice.locality.word)
+        models = {"chat_model": str(choice.chat), "embedding_model": str(choice.embedding)}
+        self._note(**models, fitting=choice.fitting, locality=choice.locality.word)
         return self._ask(settings, endpoint, choice)
 
     def _check(self) -> Settings:
         """Judge the question and the settings; what the specification's input has is judged first."""
         query = check_query(self.query)
         self._note(query=query)
-        given = {k: self.layers[0].values[k] for k in ("mode", "max_sources")}
-        VaneSkillInput.parse({"query": query, **{k: v for k, v in given.items() if v is not None}})
+        call = self.layers[0].values
+        given = {name: call[name] for name in ("mode", "max_sources") if call[name] is not None}
+        VaneSkillInput.parse({"query": query, **given})
         self.settings = settings = Settings.resolve(*self.layers)
-        self._note(mode=settings.mode, limit_ms=round(settings.limit_s * 1000))
+        self._note(mode=settings.mode, limit_ms=_ms(settings.limit_s))
         return settings
 
     def _ask(self, settings: Settings, endpoint: Endpoint, choice: Choice) -> ToolResult:
         """Hold the GPU lock, send the question once, and take what comes."""
         lock = GpuLock(settings.lock_path, wait=settings.wait, mode=settings.mode, cancel=self.cancel)
-        self._enter(Phase.WAITING)
+        self._enter(Phase.WAITING, settings.wait)
         try:
-            lock.acquire(self._report_wait)
-            self.held_at = lock.acquired_at
-            watch = self._watch(Phase.SEARCHING, settings.limit_s, started=self.held_at)
+            lock.acquire(lambda holder, _: self._report(holder.describe() if holder else ""))
+            watch = self._enter(Phase.SEARCHING, settings.limit_s, lock.acquired_at)
             lock.check()
             self.sent = True
             search(endpoint, self._request(settings, choice), watch, self.received, self._report)
@@ -341,8 +323,7 @@ class _Run:
             lock.release()
         self.client.left_at_work = False
         self._note(turns=(*self.details.turns, Turn(self.details.query, data.answer)))
-        self._enter(None)
-        return ToolResult.of_run(self.details, _ms(self.started), data=data)
+        return self._ended(data)
 
     def _request(self, settings: Settings, choice: Choice) -> dict[str, object]:
         request: dict[str, object] = {
@@ -372,15 +353,10 @@ class _Run:
             source_count=len(sent),
             notes=(*self.before, *_notes(received, chosen, answer), *chosen.notes),
         )
-        query = self.details.query
-        return ToolData(
-            query=query,
-            answer=answer,
-            sources=chosen.sources,
-            mode=settings.mode,
-            timing_ms=0 if self.held_at is None else _ms(self.held_at),
-            content_hash=content_hash(query=query, mode=settings.mode, answer=answer, sources=chosen.sources),
-        )
+        query, mode, sources = self.details.query, settings.mode, chosen.sources
+        digest = content_hash(query=query, mode=mode, answer=answer, sources=sources)
+        spent_ms = _ms(self.watch.elapsed())
+        return ToolData(query=query, answer=answer, sources=sources, mode=mode, timing_ms=spent_ms, content_hash=digest)
 
     def _whole(self) -> ToolData:
         """The answer of a stream that came to its end; an empty one is none."""
@@ -388,11 +364,8 @@ class _Run:
         if data is not None and data.answer.strip():
             return data
         thought = " Only the model's thinking came." if self.details.thinking else ""
-        raise UpstreamSearchError(
-            f"Vane's answer is empty.{thought}",
-            "The model may be too small for the task, or its context too short.",
-            DOCTOR,
-        )
+        cause = "The model may be too small for the task, or its context too short."
+        raise UpstreamSearchError(f"Vane's answer is empty.{thought}", cause)
 
     def _failed(self, error: VaneError) -> ToolResult:
         """The result of a run that ended early, with the part that had come."""
@@ -402,33 +375,28 @@ class _Run:
         except Exception:  # noqa: BLE001 - a second fault must not hide the first
             _log.exception("a fault of vane_magic")
             data = None
-        self._enter(None)
         if self.settings and DOCTOR not in error.hint and not isinstance(error, (Cancelled, InternalError)):
             error.hint = f"{error.hint} {DOCTOR}".strip()
         self._note(failure=(error.what, error.cause, error.hint))
-        return ToolResult.of_run(self.details, _ms(self.started), data=data, error=error)
+        return self._ended(data, error)
+
+    def _ended(self, data: ToolData | None, error: VaneError | None = None) -> ToolResult:
+        self._end_phase()
+        return ToolResult.of_run(self.details, _ms(time.monotonic() - self.started), data=data, error=error)
 
     def _out_of_time(self, settings: Settings) -> ExecutionTimeout:
         limit = f"{settings.limit_s:g} s limit of {settings.mode} mode"
+        what, cause, hint = f"No answer came within the {limit}.", "", ""
         if any(piece.strip() for piece in self.received.pieces):
-            return ExecutionTimeout(
-                f"Stopped at the {limit}; the text may end mid-sentence.",
-                self._at_work(),
-                "Ask again, or use a slower mode.",
+            what, hint = f"Stopped at the {limit}; the text may end mid-sentence.", "Ask again, or use a slower mode."
+        elif settings.mode is Mode.SPEED:
+            cause, hint = "The model was probably still loading.", "Ask again in a moment."
+        else:
+            cause = (
+                "Vane is silent when a part behind it fails. Usual causes: a model that cannot call tools or is slow,"
+                " SearXNG down or without its JSON format, a context that is too small."
             )
-        if settings.mode is Mode.SPEED:
-            cause = "The model was probably still loading."
-            return ExecutionTimeout(
-                f"No answer came within the {limit}.", f"{cause} {self._at_work()}", f"Ask again in a moment. {DOCTOR}"
-            )
-        cause = (
-            "Vane is silent when a part behind it fails. Usual causes: a model that cannot call tools or is slow,"
-            " SearXNG down or without its JSON format, a context that is too small."
-        )
-        return ExecutionTimeout(f"No answer came within the {limit}.", f"{cause} {self._at_work()}", DOCTOR)
-
-    def _stopped(self) -> Cancelled:
-        return Cancelled("Stopped by the user.", self._at_work())
+        return ExecutionTimeout(what, f"{cause} {self._at_work()}".strip(), hint)
 
     def _at_work(self) -> str:
         return _AT_WORK if self.sent and not self.received.done else ""
@@ -436,36 +404,27 @@ class _Run:
     def _note(self, **values: object) -> None:
         self.details = replace(self.details, **values)  # pyright: ignore[reportArgumentType] - names and types are the caller's, a few lines away
 
-    def _enter(self, phase: Phase | None) -> None:
-        """Begin a phase; the one before gets its time."""
-        now = time.monotonic()
-        if self.phase is not None:
-            spent = (self.phase.value, round((now - self.phase_began) * 1000))
-            self._note(timings=(*self.details.timings, spent))
-        self.phase, self.phase_began = phase, now
-
-    def _watch(self, phase: Phase, limit_s: float, started: float | None = None) -> Watch:
-        self._enter(phase)
-        self.limit_s = limit_s
+    def _enter(self, phase: Phase, limit_s: float, started: float | None = None) -> Watch:
+        """Begin a phase with a time limit of its own."""
+        self._end_phase(phase)
         self.watch = Watch(limit_s, cancel=self.cancel, on_tick=self._report, started=started)
         return self.watch
 
-    def _report(self) -> None:
+    def _end_phase(self, then: Phase | None = None) -> None:
+        now = time.monotonic()
+        if self.phase is not None:
+            self._note(timings=(*self.details.timings, (self.phase.value, _ms(now - self.phase_began))))
+        self.phase, self.phase_began = then, now
+
+    def _report(self, holder: str = "") -> None:
         """Send a snapshot to the caller."""
-        if self.phase is Phase.SEARCHING and self.received.pieces:
-            self._enter(Phase.WRITING)
-        if self.watch is not None and self.on_progress is not None:
-            self._send(self.watch.elapsed(), self.limit_s)
-
-    def _report_wait(self, holder: Holder | None, waited_s: float) -> None:
-        self._send(waited_s, self.settings.wait if self.settings else 0, holder.describe() if holder else "")
-
-    def _send(self, elapsed_s: float, limit_s: float, holder: str = "") -> None:
+        sources, pieces = self.received.sources, self.received.pieces
+        if self.phase is Phase.SEARCHING and pieces:
+            self._end_phase(Phase.WRITING)
         if self.on_progress is None or self.phase is None:
             return
-        sources, pieces = self.received.sources, self.received.pieces
+        elapsed_ms, limit_ms = _ms(self.watch.elapsed()), _ms(self.watch.limit_s)
         found = None if sources is None else len(sources)
-        elapsed_ms, limit_ms = round(elapsed_s * 1000), round(limit_s * 1000)
         try:
             self.on_progress(Progress(self.phase, elapsed_ms, limit_ms, found, holder, pieces, len(pieces)))
         except Exception as raised:
@@ -473,8 +432,8 @@ class _Run:
             raise
 
 
-def _ms(since: float) -> int:
-    return round((time.monotonic() - since) * 1000)
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
 
 
 def _turns(previous: ToolResult | None) -> tuple[Turn, ...]:

@@ -61,6 +61,8 @@ class Watch:
 
     Attributes
     ----------
+    limit_s : float
+        The limit in seconds.
     connected : bool
         Whether the exchange has found somebody who listens.
     """
@@ -73,7 +75,7 @@ class Watch:
         on_tick: Callable[[], None] | None = None,
         started: float | None = None,
     ) -> None:
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._cancel = cancel or threading.Event()
         self._on_tick = on_tick or (lambda: None)
         self._started = time.monotonic() if started is None else started
@@ -86,7 +88,7 @@ class Watch:
 
     def left(self) -> float:
         """Seconds until the limit; negative when it is over."""
-        return self._limit_s - self.elapsed()
+        return self.limit_s - self.elapsed()
 
     def pulse(self) -> float:
         """Tick when it is time, and give the seconds (above 0, at most 0.1) that may pass before the next pulse.
@@ -105,7 +107,7 @@ class Watch:
         if self._cancel.is_set():
             raise Cancelled("The question was stopped.")
         if (left := self.left()) <= 0:
-            raise DeadlineExpired(f"the limit of {self._limit_s:g} s is over")
+            raise DeadlineExpired(f"the limit of {self.limit_s:g} s is over")
         return min(self._next_tick - now, left)
 
 
