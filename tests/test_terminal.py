@@ -43,7 +43,7 @@ class Terminal:
         self.child = pexpect.spawn(
             sys.executable,
             ["-m", *arguments],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "PAGER": "cat", "PROMPT_TOOLKIT_NO_CPR": "1"},
             encoding="utf-8",
             timeout=60,
             dimensions=(500, 100),
