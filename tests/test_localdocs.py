@@ -214,7 +214,8 @@ REFUSED = [
     and json.loads(case.read_text())["status"] in {400, 405, 500}
 ]
 TAKEN = """nulls unknown-fields content-type-text bom-body invalid-utf8-body http10 mode-omitted mode-invalid
-    query-whitespace query-unicode query-lone-surrogate query-nul history history-user-role system-instructions-object"""
+    query-whitespace query-unicode query-lone-surrogate query-nul history history-user-role
+    system-instructions-object"""
 TAKEN_AS_STREAM = """string-true mode-number sources-string sources-all sources-discussions history history-objects
     history-content-missing query-whitespace"""
 

@@ -39,9 +39,11 @@ _FRAME: Final = re.compile(r"(?m)^ {0,3}(?:`{3,}|~{3,}|#{1,6} )[^\n]*$")  # of c
 _ENDING: Final = re.compile(r"(?<=\w{4})(?:ing|ed|es|e|s|y|ies|ion|ions)$")
 _BLOCKS: Final = re.compile(r"\n[ \t]*\n|\n(?=[ \t]*(?:[-*+|]|\d{1,3}[.)])\s)")
 _BULLET: Final = re.compile(r"\A(?:[-*+]|\d{1,3}[.)])\s+")
-_ENDS: Final = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)\s+(?=\W{0,3}[A-Z0-9])|(?<=[\u3002\uff01\uff1f])")
-# Code; a link; what would read as a citation of ours, or begin code or emphasis of its own.
-_LIVE: Final = re.compile(r"(`+[^`]+`+)|!?\[([^\[\]]*)\]\([^()\s]*\)|[\[【](?=\s*\d)|`|\b_+|_+\b")
+_ENDS: Final = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)\s+(?=\W{0,3}[^\W_a-z])|(?<=[\u3002\uff01\uff1f])")
+# Code; a link; marks that would read as citations of ours; what would begin code or emphasis of its own.
+_LIVE: Final = re.compile(
+    r"((?<!`)(`+)[^`]+\2(?!`))|!?\[([^\[\]]*)\]\([^()\s]*\)|((?:[\[【][\d ,]+[\]】] ?)+)|`|(\b_+|_+\b)"
+)
 
 
 def terms(question: str) -> list[str]:
@@ -97,8 +99,8 @@ def _quotes(
     values = dict[tuple[int, int, str], float]()
     for number, (score, (heading, _, text)) in enumerate(ranked, 1):
         lead, sentences = _worth(heading, stems), _sentences(text)
-        if not sentences:  # nothing but code
-            values[number, 1, f"```` {' '.join(_FRAME.sub('', text).split())[:_LONGEST]} ````"] = 0
+        if not sentences:
+            values[number, 1, _as_code(_FRAME.sub("", text)[:_LONGEST])] = 0
         for place, quote in enumerate(sentences, 1):
             values[number, place, quote] = -score * (_worth(quote, stems) + lead / place) / (300 + len(quote))
     return sorted(heapq.nlargest(most, values, key=values.__getitem__))
@@ -117,4 +119,17 @@ def _quoted(sentence: str) -> str:
         sentence = sentence[:_LONGEST].rsplit(" ", 1)[0] + " …"
     if sentence.count("**") % 2:
         sentence = sentence.replace("**", r"\*\*")
-    return _LIVE.sub(lambda live: live[1] or live[2] or re.sub(".", r"\\\g<0>", live[0].replace("【", "[")), sentence)
+    return _LIVE.sub(_tamed, sentence)
+
+
+def _tamed(live: re.Match[str]) -> str:
+    code, _, link, marks, emphasis = live.groups()
+    if marks:
+        return _as_code(marks) + " " * marks.endswith(" ")
+    return code or link or ("".join(f"\\{mark}" for mark in emphasis) if emphasis else "'")
+
+
+def _as_code(text: str) -> str:
+    ticks = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    pad = " " * ("`" in text)
+    return f"{ticks}{pad}{' '.join(text.split())}{pad}{ticks}"

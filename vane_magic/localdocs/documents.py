@@ -42,7 +42,8 @@ _HEADINGS: Final = re.compile(
 _PASSAGES: Final = re.compile(r"(?s).{1,1500}+\Z|.{750,1498}\n\n|.{750,1499}\n|.{750,1499} |.{1500}")
 # HTML as Markdown, each step in linear time: html.parser took 54 s for 50 kB of "<a <a <a ..." (Python 3.11.7).
 _FROM_HTML: Final = (
-    (r"(?is)<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1|\Z)", " "),
+    (r"(?is)<!--.*?(?:-->|\Z)|<(script|style)\b.*?(?:</\1[^<>]*+>?|\Z)", " "),
+    (r"(?is)(<pre\b.*?(?:</pre|\Z))|\s+", r"\1 "),  # a line's end is no more than a space, but in <pre>
     (r"(?i)<(?:title|h[1-6])\b[^<>]*+>\s*", "\n\n# "),
     (r"(?i)<li\b[^<>]*+>\s*", "\n- "),
     (r"(?i)</?(?:p|div|br|pre|tr|td|th|table|section|ul|ol|dl|dt|dd|title|h[1-6])\b[^<>]*+>", "\n\n"),

@@ -21,6 +21,7 @@ from typing import Any, Final, Self, TextIO, cast
 from vane_magic.localdocs.answer import compose
 from vane_magic.localdocs.index import Progress, open_index
 
+_Request = socket.socket | tuple[bytes, socket.socket]  # socketserver's type, for UDP too
 MAX_BODY: Final = 8 << 20
 _ID: Final = "6a1f3c0e-53a5-4a43-9c0b-7f0d6f0c5f11"
 _CHAT, _EMBEDDING = "extractive (no language model)", "none (never asked)"
@@ -136,7 +137,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads, request_queue_size = False, 64
 
     def __init__(self, port: int, index: sqlite3.Connection) -> None:
-        self.index, self.guard, self.open = index, threading.Lock(), set[socket.socket]()
+        self.index, self.guard, self.open = index, threading.Lock(), set[Any]()
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except (OSError, OverflowError) as error:
@@ -145,6 +146,14 @@ class _Server(ThreadingHTTPServer):
 
     def server_bind(self) -> None:
         TCPServer.server_bind(self)  # HTTPServer's own asks the resolver for this host's name
+
+    def process_request(self, request: _Request, client_address: object) -> None:
+        self.open.add(request)
+        super().process_request(request, client_address)
+
+    def close_request(self, request: _Request) -> None:
+        self.open.discard(request)
+        super().close_request(request)
 
     def server_close(self) -> None:
         for connection in tuple(self.open):
@@ -161,10 +170,8 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm, timeout = True, 5  # each line of a stream goes at once; seconds of silence
 
     def handle(self) -> None:
-        self.server.open.add(self.connection)
         with suppress(OSError):  # a client that left
             super().handle()
-        self.server.open.discard(self.connection)
 
     def log_message(self, *_: object, **__: object) -> None:
         """Keep silent: questions are private."""
