@@ -174,6 +174,9 @@ class Actions:
         self.lock.acquire()
         return time.monotonic()
 
+    def acquired_at(self) -> float:
+        return self.lock.acquired_at
+
     def check(self) -> None:
         self.lock.check()
 

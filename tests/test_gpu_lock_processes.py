@@ -42,10 +42,16 @@ def puppet(lock_path: Path) -> Iterator[MakePuppet]:
 
 
 @pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> float:
-    """Scale the threshold down, here as in the puppets that are told so."""
-    monkeypatch.setattr(gpu_lock, "STALE_AFTER_S", SHORT_S)
-    return SHORT_S
+def evict(lock_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], GpuLock]]:
+    """Take the lock with the threshold scaled down, and hold it at the real one."""
+    with ExitStack() as stack:
+
+        def acquire() -> GpuLock:
+            with monkeypatch.context() as patch:
+                patch.setattr(gpu_lock, "STALE_AFTER_S", SHORT_S)
+                return stack.enter_context(GpuLock(lock_path, wait=NEVER))
+
+        yield acquire
 
 
 @pytest.fixture
@@ -73,9 +79,9 @@ def assert_free_soon(lock_path: Path, since: float | None = None) -> None:
 
 
 def test_a_killed_holder_is_followed_within_50_ms(lock_path: Path, puppet: MakePuppet) -> None:
-    """No threshold is waited for: the best of five takes at most 50 ms from the kill, the lost time of a poll."""
-    taken: list[float] = []
-    for _ in range(5):
+    """From the kill it takes a waiter one poll and no threshold; a busy machine gets twenty tries to show it."""
+    taken: list[float] = [NEVER]
+    while min(taken) > SOON_S and len(taken) < 20:
         holder, waiter = puppet(), puppet(wait=NEVER)
         holder("acquire")
         waiter.ask("acquire")
@@ -149,32 +155,33 @@ def test_a_worker_killed_after_any_system_call(lock_path: Path, puppet: MakePupp
 # Sleep and hanging
 
 
-def test_a_stopped_holder_is_evicted_at_the_threshold(lock_path: Path, puppet: MakePuppet, short: float) -> None:
+def test_a_stopped_holder_is_evicted_at_the_threshold(puppet: MakePuppet, evict: Callable[[], GpuLock]) -> None:
     """Not before; and when it goes on, it notices at `check` and leaves its successor alone."""
-    holder = puppet(stale_after=short)
-    acquired = holder("acquire")
+    holder = puppet()
+    holder("acquire")
+    acquired = holder("acquired_at")
     holder.stop()
-    with GpuLock(lock_path, wait=NEVER) as successor:
-        assert time.monotonic() - acquired > short - 0.01
-        holder.resume()
-        with pytest.raises(VramConcurrencySaturated, match="lost") as caught:
-            holder("check")
-        assert caught.value.holder is not None
-        assert caught.value.holder.pid == os.getpid()
-        holder("release")
-        successor.check()
+    successor = evict()
+    assert successor.acquired_at - acquired > SHORT_S
+    holder.resume()
+    with pytest.raises(VramConcurrencySaturated, match="lost") as caught:
+        holder("check")
+    assert caught.value.holder is not None
+    assert caught.value.holder.pid == os.getpid()
+    holder("release")
+    successor.check()
 
 
-def test_a_hung_holder_is_evicted(lock_path: Path, puppet: MakePuppet, short: float) -> None:
+def test_a_hung_holder_is_evicted(puppet: MakePuppet, evict: Callable[[], GpuLock]) -> None:
     """A main thread that hangs cannot hide behind a living thread, since there is no heartbeat."""
-    holder = puppet(stale_after=short)
+    holder = puppet()
     holder("acquire")
     holder.ask("hang", 1.5)
-    with GpuLock(lock_path, wait=NEVER) as successor:
-        successor.check()
+    successor = evict()
     holder.answer()
     with pytest.raises(VramConcurrencySaturated):
         holder("check")
+    successor.check()
 
 
 def test_a_living_holder_is_safe_below_the_threshold(lock_path: Path, puppet: MakePuppet) -> None:
@@ -195,11 +202,12 @@ def test_a_living_holder_is_safe_below_the_threshold(lock_path: Path, puppet: Ma
 def test_the_real_threshold(lock_path: Path, puppet: MakePuppet) -> None:
     """With nothing scaled down: evicted at 65 s, not before, and the resumed holder notices."""
     holder = puppet()
-    acquired = holder("acquire")
+    holder("acquire")
+    acquired = holder("acquired_at")
     holder.stop()
     with GpuLock(lock_path, wait=90) as successor:
-        taken = time.monotonic() - acquired
-        assert 65 - 0.01 < taken < 66
+        taken = successor.acquired_at - acquired
+        assert 65 < taken < 66
         holder.resume()
         with pytest.raises(VramConcurrencySaturated):
             holder("check")
