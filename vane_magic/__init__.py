@@ -33,37 +33,19 @@ if TYPE_CHECKING:
     from vane_magic.diagnosis import diagnose
     from vane_magic.notebook.form import Form
 
-_HOMES: Final = {
-    "Cancelled": "core.errors",
-    "ConfigurationError": "core.errors",
-    "Endpoint": "core.boundary",
-    "ErrorCode": "core.modes",
-    "ExecutionTimeout": "core.errors",
-    "Form": "notebook.form",
-    "GpuLock": "core.gpu_lock",
-    "InternalError": "core.errors",
-    "Interrupted": "core.errors",
-    "InvalidInput": "core.errors",
-    "Mode": "core.modes",
-    "Progress": "core.client",
-    "RunDetails": "core.contract",
-    "SecurityBoundaryViolation": "core.errors",
-    "Settings": "core.settings",
-    "Source": "core.contract",
-    "ToolResult": "core.contract",
-    "UpstreamSearchError": "core.errors",
-    "VaneClient": "core.client",
-    "VaneError": "core.errors",
-    "VaneServiceUnavailable": "core.errors",
-    "VaneSkillInput": "core.contract",
-    "VramConcurrencySaturated": "core.errors",
-    "aresearch": "core.client",
-    "check_endpoint": "core.boundary",
-    "content_hash": "core.contract",
-    "diagnose": "diagnosis",
-    "research": "core.client",
-    "tool_schema": "core.contract",
-}  # where each public name lives, so that loading the extension imports nothing heavy
+_NAMES: Final = {
+    "core.boundary": "Endpoint check_endpoint",
+    "core.client": "Progress VaneClient aresearch research",
+    "core.contract": "RunDetails Source ToolResult VaneSkillInput content_hash tool_schema",
+    "core.errors": "Cancelled ConfigurationError ExecutionTimeout InternalError Interrupted InvalidInput"
+    " SecurityBoundaryViolation UpstreamSearchError VaneError VaneServiceUnavailable VramConcurrencySaturated",
+    "core.gpu_lock": "GpuLock",
+    "core.modes": "ErrorCode Mode",
+    "core.settings": "Settings",
+    "diagnosis": "diagnose",
+    "notebook.form": "Form",
+}  # where the public names live, so that loading the extension imports nothing heavy
+_HOMES: Final = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "Cancelled",
