@@ -7,13 +7,13 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Final, TextIO, cast
 
-from vane_magic.core.client import Progress, VaneClient
+from vane_magic.core.client import VaneClient
 from vane_magic.core.contract import RunDetails, ToolResult, VaneSkillInput, read_trigger
 from vane_magic.core.errors import ConfigurationError, Interrupted, InvalidInput, VaneError
 from vane_magic.core.settings import SETTINGS, Settings, environment
@@ -45,9 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="vane-research", description="Ask a local Vane, on the loopback interface only.", allow_abbrev=False
-    )
+    parser = argparse.ArgumentParser("vane-research", description="Ask a Vane on this machine.", allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     ask = commands.add_parser("ask", help="ask one question", epilog=_EPILOG, allow_abbrev=False)
     ask.add_argument("question", nargs="*", help="the question, or the skill's trigger sentence")
@@ -69,8 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="none = this project's own documents")
     serve.add_argument("--port", type=int, default=0, help="0 = a free one")
     serve.set_defaults(run=_serve)
-    skill = commands.add_parser("skill", help="print SKILL.md: how an agent uses this command", allow_abbrev=False)
-    skill.set_defaults(run=_skill)
+    commands.add_parser("skill", help="print SKILL.md: how an agent uses this command").set_defaults(run=_skill)
     return parser
 
 
@@ -78,11 +75,7 @@ def _doctor(options: argparse.Namespace) -> int:
     from vane_magic.diagnosis import diagnose  # noqa: PLC0415 - only this command needs it
 
     found = diagnose(options.url, deep=options.deep)
-    if options.json:
-        _reconfigure(sys.stdout, encoding="utf-8")
-    else:
-        _reconfigure(sys.stdout, errors="replace")
-    print(found.to_json() if options.json else found)
+    _put(found.to_json() if options.json else str(found), exact=options.json)
     return int(not found.ok)
 
 
@@ -100,24 +93,26 @@ def _serve(options: argparse.Namespace) -> int:
 def _skill(_: argparse.Namespace) -> int:
     package = Path(__file__).parent
     shipped = package / "localdocs/corpus/SKILL.md"  # in a wheel; a checkout has it at its top
-    _reconfigure(sys.stdout, encoding="utf-8")
-    print((shipped if shipped.is_file() else package.parent / "SKILL.md").read_text(encoding="utf-8"), end="")
+    page = shipped if shipped.is_file() else package.parent / "SKILL.md"
+    _put(page.read_text(encoding="utf-8").removesuffix("\n"), exact=True)
     return 0
 
 
 def _ask(options: argparse.Namespace) -> int:
     _check_usage(options)
-    code = None
+    code = 0
     try:
         result = _result(options)
     except Interrupted as interrupted:
         result, code = interrupted.result, INTERRUPTED
     except VaneError as error:
-        query = " ".join(options.question)
-        details = RunDetails(query=query, failure=(error.what, error.cause, error.hint))
+        details = RunDetails(query=" ".join(options.question), failure=(error.what, error.cause, error.hint))
         result = ToolResult.of_run(details, 0, error=error)
-    _print(result, as_json=options.json)
-    return code if code is not None else int(not result.success)
+    if options.json:
+        _put(result.to_json(), exact=True)
+    else:
+        _print(result)
+    return code or int(not result.success)
 
 
 def _check_usage(options: argparse.Namespace) -> None:
@@ -132,25 +127,19 @@ def _check_usage(options: argparse.Namespace) -> None:
 
 def _result(options: argparse.Namespace) -> ToolResult:
     given = {name: getattr(options, name) for name in _SETTINGS}
-    if options.input is None:
-        query = " ".join(options.question)
-    else:
+    query = " ".join(options.question)
+    if options.input is not None:
         asked = VaneSkillInput.from_json(_read(options.input))
-        query, members = asked.query, asked.model_dump(exclude_unset=True)
-        given |= {name: members.get(name) for name in ("mode", "max_sources")}
+        query = asked.query
+        given |= asked.model_dump(exclude={"query"}, exclude_unset=True)
     query, given["mode"] = read_trigger(query, given["mode"])
     if given["max_sources"] is not None:
         given["max_sources"] = SETTINGS["max_sources"].check(given["max_sources"], call=True)
-    allow_remote = True if options.allow_remote else None
     with ExitStack() as stack:
-        if options.local_docs:
-            url, lock_path = _local_docs(stack)
-            client = VaneClient(url, lock_path=lock_path, allow_remote=allow_remote)
-        else:
-            client = VaneClient(options.url, allow_remote=allow_remote)
-        line = _Line(sys.stderr)
-        stack.callback(line.clear)
-        return client.research(query, **given, on_progress=line.show)
+        url, lock_path = _local_docs(stack) if options.local_docs else (options.url, None)
+        client = VaneClient(url, lock_path=lock_path, allow_remote=options.allow_remote or None)
+        stack.callback(_show_line)
+        return client.research(query, **given, on_progress=_show_line)
 
 
 def _local_docs(stack: ExitStack) -> tuple[str, str]:
@@ -167,11 +156,8 @@ def _local_docs(stack: ExitStack) -> tuple[str, str]:
 
 def _read(place: str) -> bytes:
     try:
-        if place == "-":
-            text = sys.stdin.buffer.read(_INPUT_CAP + 1)
-        else:
-            with Path(place).open("rb") as file:
-                text = file.read(_INPUT_CAP + 1)
+        with nullcontext(sys.stdin.buffer) if place == "-" else Path(place).open("rb") as file:
+            text = file.read(_INPUT_CAP + 1)
     except OSError as error:
         raise InvalidInput(f"The input cannot be read: {error}") from error
     if len(text) > _INPUT_CAP:
@@ -179,43 +165,28 @@ def _read(place: str) -> bytes:
     return text
 
 
-def _print(result: ToolResult, *, as_json: bool) -> None:
-    if as_json:
-        _reconfigure(sys.stdout, encoding="utf-8")
-        print(result.to_json())
-        return
-    _reconfigure(sys.stdout, errors="replace")
+def _print(result: ToolResult) -> None:
+    """Answer and sources on standard output; what else there is to say on standard error."""
     width = min(get_terminal_size().columns, 100)
     card = result.card()
     answer = replace(card, banner="", error="", cause="", hint="", code="", notes=(), footer=())
     if answer.text or answer.sources:
-        print(answer.terminal(width))
+        _put(answer.terminal(width))
     print(replace(card, text="", sources=()).terminal(width), file=sys.stderr)
 
 
-def _reconfigure(stream: TextIO, *, encoding: str | None = None, errors: str | None = None) -> None:
-    """Keep an odd locale from turning a good answer into an encoding error."""
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(encoding=encoding, errors=errors)
+def _put(text: str, *, exact: bool = False) -> None:
+    """Print, and keep an odd locale from turning a good answer into an error; what must be exact is UTF-8."""
+    out: TextIO = sys.stdout
+    if isinstance(out, io.TextIOWrapper):
+        out.reconfigure(encoding="utf-8" if exact else None, errors="replace")
+    print(text)
 
 
-class _Line:
-    """One line of progress on a terminal; nothing in a log."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream if stream.isatty() else None
-
-    def show(self, progress: Progress) -> None:
-        if self.stream:
-            spent, limit = progress.elapsed_ms // 1000, progress.limit_ms // 1000
-            found = "" if progress.sources is None else f", {progress.sources} sources"
-            held = f" ({progress.holder})" if progress.holder else ""
-            self.stream.write(f"\r\x1b[K{progress.phase}{held} {spent} of {limit} s{found}")
-            self.stream.flush()
-
-    def clear(self) -> None:
-        if self.stream:
-            self.stream.write("\r\x1b[K")
+def _show_line(text: object = "") -> None:
+    """One line of progress, in place of the one before; nothing in a log."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
