@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Final, cast
 
 from pydantic_core import from_json
@@ -21,6 +23,7 @@ from vane_magic.display import clean
 LOOK_UP_CAP: Final = 4 * 2**20  # bytes of a look-up's reply; real ones have 5 kB
 DOCTOR: Final = "Run %vane_doctor (or: vane-research doctor) to see which link is broken."
 _MAX_ITEMS: Final = 2_000  # providers, and models of one provider
+_MAX_NAME: Final = 500  # characters
 _UNPAIRED: Final = re.compile(
     rb"(?<!\\)((?:\\\\)*)"  # an even number of backslashes before
     rb"(?:(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
@@ -97,24 +100,28 @@ def look_up(endpoint: Endpoint, watch: Watch) -> Server:
     VaneServiceUnavailable, DeadlineExpired, Cancelled
         As `exchange` raises them.
     """
-    status, config = _get(endpoint, "/api/config", watch)
-    values = _mapping(_mapping(config).get("values"))
-    if isinstance(providers := values.get("modelProviders"), list):
-        searxng = _mapping(values.get("search")).get("searxngURL")
+    config = _get(endpoint, "/api/config", watch)[1]
+    if (providers := _providers(_at(config, "values", "modelProviders"))) is not None:
+        searxng = _at(config, "values", "search", "searxngURL")
         return Server(
-            _providers(cast("object", providers)),
-            setup_complete=values.get("setupComplete") is not False,
+            providers,
+            setup_complete=_at(config, "values", "setupComplete") is not False,
             searxng_host=host_of(searxng),
             searxng_loopback=loopback_of(searxng),
         )
     status, listed = _get(endpoint, "/api/providers", watch)
-    if isinstance(providers := _mapping(listed).get("providers"), list):
-        return Server(_providers(cast("object", providers)), told_hosts=False)
+    if (providers := _providers(_at(listed, "providers"))) is not None:
+        return Server(providers, told_hosts=False)
     if "chatModelProviders" in _mapping(_get(endpoint, "/api/models", watch)[1]):
         raise _too_old("1.10 or earlier")
-    if status in {401, 403, 429} or status >= 500:  # noqa: PLR2004 - HTTP
-        raise _failed(status, "", {})
-    raise _not_vane(endpoint, status)
+    if status in {401, 403, 429} or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise _failed(status)
+    raise UpstreamSearchError(
+        f"Something answers at {endpoint}, but it is not Vane (status {status}).",
+        "Another program may have taken the port.",
+        "Set the address with the setting url (VANE_URL).",
+        status=status,
+    )
 
 
 def search(
@@ -135,7 +142,9 @@ def search(
     with exchange(endpoint, "POST", "/api/search", watch, body=body) as reply:
         _check_status(reply)
         if "json" in reply.headers.get("content-type", ""):
-            _take_whole(_parse(reply.body()), received)
+            _take_event(_parse(reply.body()), received)
+            if not received.done:
+                raise UpstreamSearchError("Vane sent an object without an answer.")
             return
         for line in reply.lines():
             if line.strip():
@@ -146,29 +155,19 @@ def search(
     raise UpstreamSearchError("Vane's answer ended before it was whole.", "Vane may have been stopped or restarted.")
 
 
-def _not_vane(endpoint: Endpoint, status: int) -> UpstreamSearchError:
-    return UpstreamSearchError(
-        f"Something answers at {endpoint}, but it is not Vane (status {status}).",
-        "Another program may have taken the port.",
-        "Set the address with the setting url (VANE_URL).",
-        status=status,
-    )
-
-
 def _get(endpoint: Endpoint, path: str, watch: Watch) -> tuple[int, object]:
     """The status, and the body when it is JSON with status 200."""
+    body: object = None
     with exchange(endpoint, "GET", path, watch) as reply:
         _check_redirect(reply)
-        if reply.status != 200:  # noqa: PLR2004 - HTTP
-            return reply.status, None
-        try:
-            return reply.status, _parse(reply.body(LOOK_UP_CAP))
-        except UpstreamSearchError:
-            return reply.status, None
+        if reply.status == HTTPStatus.OK:
+            with suppress(UpstreamSearchError):
+                body = _parse(reply.body(LOOK_UP_CAP))
+        return reply.status, body
 
 
 def _check_redirect(reply: Reply) -> None:
-    if not 300 <= reply.status < 400:  # noqa: PLR2004 - HTTP
+    if reply.status // 100 != 3:  # noqa: PLR2004 - HTTP
         return
     location = reply.headers.get("location", "")
     if re.match(r"[a-z][a-z0-9+.-]*:|[/\\]{2}", location.strip(), re.IGNORECASE):
@@ -187,11 +186,13 @@ def _check_redirect(reply: Reply) -> None:
     )
 
 
+_LOG_IN: Final = "Remove the log-in for loopback, or the proxy before Vane."
+_NO_API: Final = ("It has no search API: it is not Vane, or older than 1.12.", "Check the setting url (VANE_URL).")
 _REASONS: Final = {
-    401: ("It asks for a log-in.", "Remove the log-in for loopback, or the proxy before Vane."),
-    403: ("It refuses access.", "Remove the log-in for loopback, or the proxy before Vane."),
-    404: ("It has no search API: it is not Vane, or older than 1.12.", "Check the setting url (VANE_URL)."),
-    405: ("It has no search API: it is not Vane, or older than 1.12.", "Check the setting url (VANE_URL)."),
+    401: ("It asks for a log-in.", _LOG_IN),
+    403: ("It refuses access.", _LOG_IN),
+    404: _NO_API,
+    405: _NO_API,
     429: ("It is busy.", "Ask again later."),
     503: ("It is busy or starting.", "Ask again later."),
 }
@@ -202,34 +203,34 @@ _USUAL_500: Final = (
 
 def _check_status(reply: Reply) -> None:
     _check_redirect(reply)
-    if reply.status == 200:  # noqa: PLR2004 - HTTP
+    if reply.status == HTTPStatus.OK:
         return
-    try:
-        body = reply.body(64 * 1024)
-    except UpstreamSearchError:
-        body = b""
-    text = _server_text(body)
-    if reply.status == 400 and "focus mode" in text.lower():  # noqa: PLR2004 - HTTP
+    text = ""
+    with suppress(UpstreamSearchError):
+        text = _server_text(reply.body(64 * 1024))
+    if reply.status == HTTPStatus.BAD_REQUEST and "focus mode" in text.lower():
         raise _too_old("1.11")
-    raise _failed(reply.status, text, reply.headers)
+    raise _failed(reply.status, text, clean(reply.headers.get("retry-after", "")[:40], newlines=False))
 
 
-def _failed(status: int, text: str, headers: Mapping[str, str]) -> UpstreamSearchError:
+def _failed(status: int, text: str = "", wait: str = "") -> UpstreamSearchError:
     said = f' and says "{text}"' if text else ""
-    cause, hint = _REASONS.get(status, (_USUAL_500 if status >= 500 else "", DOCTOR))  # noqa: PLR2004 - HTTP
-    wait = clean(headers.get("retry-after", "")[:40], newlines=False)
-    hint = f"{hint} It asks to wait: {wait}." if wait else hint
+    usual = _USUAL_500 if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ""
+    cause, hint = _REASONS.get(status, (usual, DOCTOR))
+    hint += f" It asks to wait: {wait}." if wait else ""
     return UpstreamSearchError(f"Vane answers with status {status}{said}.", cause, hint, status=status)
 
 
 def _server_text(body: bytes) -> str:
     """The server's own words, made short and safe; an HTML page has none that help."""
     try:
-        message = _mapping(_parse(body)).get("message")
+        return _said(_at(_parse(body), "message"))
     except UpstreamSearchError:
-        message = None if b"<" in body[:200] else body[:300].decode(errors="replace")
-    text = message if isinstance(message, str) else ""
-    return " ".join(clean(text[:300], newlines=False).split())
+        return "" if b"<" in body[:200] else _said(body[:300].decode(errors="replace"))
+
+
+def _said(words: object) -> str:
+    return " ".join(clean(_text(words)[:300], newlines=False).split())
 
 
 def _too_old(version: str) -> ConfigurationError:
@@ -245,24 +246,18 @@ def _parse(text: bytes) -> object:
     try:
         return from_json(text, allow_inf_nan=False)
     except ValueError:
-        pass
-    repaired = text.decode(errors="replace").encode()
-    repaired = _UNPAIRED.sub(lambda m: m[1] + (m[2] or rb"\ufffd"), repaired)
+        utf_8 = text.decode(errors="replace").encode()
+        repaired = _UNPAIRED.sub(lambda m: m[1] + (m[2] or rb"\ufffd"), utf_8)
     try:
         return from_json(repaired, allow_inf_nan=False)
     except ValueError:
-        raise UpstreamSearchError(
-            "Vane sent something unreadable in place of an answer.",
-            "A proxy may stand before Vane, or Vane is faulty.",
-            DOCTOR,
-        ) from None
+        cause = "A proxy may stand before Vane, or Vane is faulty."
+        raise UpstreamSearchError("Vane sent something unreadable in place of an answer.", cause) from None
 
 
 def _take_event(event: object, received: Received) -> None:
     """One line of the stream; unknown events are passed over."""
-    if not isinstance(event, dict):
-        return
-    members: dict[str, object] = event  # pyright: ignore[reportUnknownVariableType] - JSON's names are text
+    members = _mapping(event)
     kind, data = members.get("type"), members.get("data")
     if kind == "response":
         if isinstance(data, str) and data:
@@ -272,46 +267,34 @@ def _take_event(event: object, received: Received) -> None:
     elif kind == "done":
         received.done = True
     elif kind == "error":
-        said = " ".join(clean(data[:300], newlines=False).split()) if isinstance(data, str) else ""
-        raise UpstreamSearchError(f'Vane broke off with an error: "{said}".', hint=DOCTOR)
-    elif kind is None and "message" in members:
-        _take_whole(members, received)
-
-
-def _take_whole(answer: object, received: Received) -> None:
-    """An answer in one object, as a server sends it that ignores `stream`."""
-    members = _mapping(answer)
-    if "message" not in members:
-        raise UpstreamSearchError("Vane sent an object without an answer.", hint=DOCTOR)
-    message = members["message"]
-    received.sources = _sources(members.get("sources"))
-    received.pieces = [message] if isinstance(message, str) else []
-    received.done = True
+        raise UpstreamSearchError(f'Vane broke off with an error: "{_said(data)}".')
+    elif kind is None and "message" in members:  # the whole answer, as a server sends it that ignores `stream`
+        received.sources = _sources(members.get("sources"))
+        received.pieces = [_text(members["message"])]
+        received.done = True
 
 
 def _sources(data: object) -> list[RawSource]:
-    return [_source(_mapping(item)) for item in _list(data)]
+    return [_source(item) for item in _list(data)]
 
 
-def _source(item: Mapping[str, object]) -> RawSource:
-    metadata = _mapping(item.get("metadata"))
-    parts = (metadata.get("title"), metadata.get("url"), item.get("content"))
-    title, url, content = (part if isinstance(part, str) else "" for part in parts)
-    return RawSource(title, url, content, odd=not all(isinstance(part, str) for part in parts))
+def _source(item: object) -> RawSource:
+    parts = (_at(item, "metadata", "title"), _at(item, "metadata", "url"), _at(item, "content"))
+    return RawSource(*map(_text, parts), odd=not all(isinstance(part, str) for part in parts))
 
 
-def _providers(listed: object) -> tuple[Provider, ...]:
-    return tuple(_provider(_mapping(item)) for item in _list(listed)[:_MAX_ITEMS])
+def _providers(listed: object) -> tuple[Provider, ...] | None:
+    items = _list(listed)[:_MAX_ITEMS]
+    return tuple(map(_provider, items)) if isinstance(listed, list) else None
 
 
-def _provider(item: Mapping[str, object]) -> Provider:
-    chat = tuple(_entries(item.get("chatModels")))
-    embedding = tuple(_entries(item.get("embeddingModels")))
-    base_url = _mapping(item.get("config")).get("baseURL")
+def _provider(item: object) -> Provider:
+    chat, embedding = (tuple(_entries(_at(item, kind))) for kind in ("chatModels", "embeddingModels"))
+    base_url = _at(item, "config", "baseURL")
     return Provider(
-        id=_word(item.get("id")),
-        name=_word(item.get("name")),
-        type=_word(item.get("type")).lower(),
+        id=_word(_at(item, "id")),
+        name=_word(_at(item, "name")),
+        type=_word(_at(item, "type")).lower(),
         host=host_of(base_url),
         chat=tuple(entry for entry in chat if entry.key != "error"),
         embedding=tuple(entry for entry in embedding if entry.key != "error"),
@@ -322,17 +305,29 @@ def _provider(item: Mapping[str, object]) -> Provider:
 
 def _entries(listed: object) -> Iterator[ModelEntry]:
     for item in _list(listed)[:_MAX_ITEMS]:
-        if key := _word(_mapping(item).get("key")):
-            yield ModelEntry(key, _word(_mapping(item).get("name")) or key)
+        if key := _word(_at(item, "key")):
+            yield ModelEntry(key, _word(_at(item, "name")) or key)
 
 
 def _word(value: object) -> str:
     """A short text, or empty; what is overlong is no name."""
-    return value if isinstance(value, str) and len(value) <= 500 else ""  # noqa: PLR2004 - far above any name
+    text = _text(value)
+    return text if len(text) <= _MAX_NAME else ""
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _at(value: object, *path: str) -> object:
+    """The member at a path of names; None where there is none."""
+    for name in path:
+        value = _mapping(value).get(name)
+    return value
 
 
 def _mapping(value: object) -> Mapping[str, object]:
-    return cast("Mapping[str, object]", value) if isinstance(value, dict) else {}
+    return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType] - JSON's names are text
 
 
 def _list(value: object) -> Sequence[object]:
