@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from typing import Final, NamedTuple, cast
 
 from vane_magic.core.errors import ConfigurationError, InvalidInput
@@ -69,11 +70,9 @@ class Setting(NamedTuple):
             return self.parse(value)
         except (ValueError, TypeError, OverflowError):
             kind = InvalidInput if call and self.of_call else ConfigurationError
-            near = get_close_matches(value, self.choices, n=1) if isinstance(value, str) else []
-            hint = f"Did you mean {near[0]}?" if near else ""
             place = f" (from {origin})" if origin else ""
             what = f"{self.name} must be {self.expected}, not {shown(value)}{place}."
-            raise kind(what, hint=hint) from None
+            raise kind(what, hint=_near(value, self.choices)) from None
 
 
 class Layer(NamedTuple):
@@ -97,25 +96,19 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}…"  # noqa: PLR2004 - a line's worth
 
 
+def _near(value: object, known: Iterable[str]) -> str:
+    near = get_close_matches(value, known, n=1) if isinstance(value, str) else []
+    return f"Did you mean {near[0]}?" if near else ""
+
+
 def _url(value: object) -> str:
     """Bring the usual ways of writing the address into one; what it names is judged by `check_endpoint`."""
     if not isinstance(value, str):
         return shown(value)  # not an address, so check_endpoint refuses it with the right code
-    text = value.strip()
-    if len(text) > 2_000:  # noqa: PLR2004 - no loopback address is that long
-        return text
-    text = text.rstrip("/").removesuffix("/api/search").rstrip("/")
-    if text == "::1":
-        text = "[::1]"
-    if bare := re.fullmatch(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]+)?", text, re.IGNORECASE | re.ASCII):
-        return f"http://{bare[1]}{bare[2] or ':3000'}"
+    text = value.strip().rstrip("/").removesuffix("/api/search").rstrip("/")
+    if bare := re.fullmatch(r"(127\.0\.0\.1|localhost|\[::1\]|::1(?=\Z))(:[0-9]+)?", text, re.IGNORECASE | re.ASCII):
+        return f"http://{'[::1]' if bare[1] == '::1' else bare[1]}{bare[2] or ':3000'}"
     return text
-
-
-def _mode(value: object) -> Mode:
-    if not isinstance(value, str):
-        raise TypeError
-    return Mode(value)
 
 
 def whole_number(value: object) -> int:
@@ -134,20 +127,13 @@ def whole_number(value: object) -> int:
     return number
 
 
-def _words(value: object, separator: str) -> tuple[str, ...]:
+def _words(value: object, separator: str = ",", known: Iterable[str] | None = None) -> tuple[str, ...]:
     """The words of a separated text, or of any iterable of texts; each once, in order, at least one."""
     parts = value.split(separator) if isinstance(value, str) else cast("Iterable[object]", value)
     words = dict.fromkeys(part.strip() for part in parts if isinstance(part, str) and part.strip())
-    if not words:
+    if not words or (known is not None and not set(words) <= set(known)):
         raise ValueError
     return tuple(words)
-
-
-def _scope(value: object) -> tuple[str, ...]:
-    words = _words(value, ",")
-    if not set(words) <= set(SCOPES):
-        raise ValueError
-    return words
 
 
 def _text(value: object) -> str:
@@ -161,15 +147,13 @@ def _text(value: object) -> str:
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise TypeError
-    seconds = float(value)
-    if not math.isfinite(seconds) or seconds < 0:
+    if not 0 <= (seconds := float(value)) < math.inf:  # which nan is not either
         raise ValueError
     return seconds
 
 
 def _limit(value: object) -> float:
-    seconds = _seconds(value)
-    if seconds <= 0:
+    if (seconds := _seconds(value)) == 0:
         raise ValueError
     return seconds
 
@@ -186,18 +170,15 @@ def _folders(value: object) -> tuple[str, ...]:
 
 
 def _flag(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    if not isinstance(value, str):
-        raise TypeError
-    word = value.strip().lower()
-    if word not in _FLAGS:
-        raise ValueError
-    return _FLAGS[word]
+    word = value.strip().lower() if isinstance(value, str) else value
+    for flag, words in ((True, _ON), (False, _OFF)):
+        if word is flag or word in words:
+            return flag
+    raise ValueError
 
 
 def _on_error(value: object) -> str:
-    if value not in {"show", "raise"}:
+    if value not in _ON_ERROR:
         raise ValueError
     return str(value)
 
@@ -207,36 +188,30 @@ def is_clean(text: str) -> bool:
     return "\0" not in text and not re.search(r"[\ud800-\udfff]", text)
 
 
-_FLAGS: Final = {**dict.fromkeys(("1", "true", "yes", "on"), True), **dict.fromkeys(("0", "false", "no", "off"), False)}
-_OFF = False
-_CHAT = "a model's name, as `Provider/model` or `model`"
-_ROWS = (
+_ON: Final = ("1", "true", "yes", "on")
+_OFF: Final = ("0", "false", "no", "off")
+_ON_ERROR: Final = ("show", "raise")
+_CHAT: Final = "a model's name, as `Provider/model` or `model`"
+_ROWS: Final = (
     Setting("url", DEFAULT_URL, _url, "an address", "Vane's address, on the loopback interface"),
     Setting(
-        "mode", Mode.BALANCED, _mode, "speed, balanced or quality", "how much work Vane may do",
+        "mode", Mode.BALANCED, Mode, "speed, balanced or quality", "how much work Vane may do",
         of_call=True, choices=tuple(Mode),
     ),
+    Setting("max_sources", 8, whole_number, "a whole number of 1 or more", "how many sources to return", of_call=True),
     Setting(
-        "max_sources", 8, whole_number, "a whole number of 1 or more", "how many sources to return",
-        of_call=True,
-    ),
-    Setting(
-        "scope", ("web",), _scope, "one or more of web, academic, discussions", "where to search",
-        of_call=True, choices=SCOPES,
+        "scope", ("web",), partial(_words, known=SCOPES), "one or more of web, academic, discussions",
+        "where to search", of_call=True, choices=SCOPES,
     ),
     Setting("chat_model", None, _text, _CHAT, "the model that answers; none = chosen by a fixed rule"),
     Setting("embedding_model", None, _text, _CHAT, "the embedding model to name; none = chosen"),
-    Setting(
-        "instructions", None, _text, f"a text of at most {MAX_TEXT} characters", "how to write the answer"
-    ),
+    Setting("instructions", None, _text, f"a text of at most {MAX_TEXT} characters", "how to write the answer"),
     Setting("timeout", None, _limit, "a number of seconds above 0", "seconds; none = the mode's own limit"),
     Setting("wait", 0.0, _seconds, "a number of seconds of 0 or more", "seconds to wait for the GPU lock"),
     Setting("lock_path", None, _place, "a path", "the lock file, or a directory for it; none = in the home"),
-    Setting("allow_remote", _OFF, _flag, "true or false", "allow a model or search engine off this machine"),
+    Setting("allow_remote", False, _flag, "true or false", "allow a model or search engine off this machine"),  # noqa: FBT003 - a row
     Setting("local_docs", None, _folders, "folders", "folders of the local-documents engine"),
-    Setting(
-        "on_error", "show", _on_error, "show or raise", "what a failed %vane does", choices=("show", "raise")
-    ),
+    Setting("on_error", "show", _on_error, "show or raise", "what a failed %vane does", choices=_ON_ERROR),
 )  # fmt: skip
 SETTINGS: Final[Mapping[str, Setting]] = {row.name: row for row in _ROWS}
 FACES_ONLY: Final = frozenset({"local_docs", "on_error"})  # settings that VaneClient does not take
@@ -279,13 +254,18 @@ class Settings:
         """
         for layer in layers:
             if unknown := sorted(set(layer.values) - set(SETTINGS)):
-                raise _unknown(unknown[0])
-        values: dict[str, object] = {}
-        origins: dict[str, str] = {}
-        for setting in SETTINGS.values():
-            values[setting.name], origins[setting.name] = _in_force(setting, layers)
+                hint = _near(unknown[0], SETTINGS)
+                raise ConfigurationError(f"There is no setting {shown(unknown[0])}.", hint=hint)
+        found = {name: _in_force(setting, layers) for name, setting in SETTINGS.items()}
+        values = {name: value for name, (value, _) in found.items()}
+        origins = {name: origin for name, (_, origin) in found.items()}
         settings = cls(**values, origins=origins)  # pyright: ignore[reportArgumentType] - each row parses to its field's type
-        _check_timeout(settings)
+        if settings.limit_s > settings.mode.limit_s:
+            raise ConfigurationError(
+                f"timeout is {settings.limit_s:g} s, above the {settings.mode.limit_s:g} s of"
+                f" {settings.mode} mode (from {origins['timeout']}).",
+                hint="Use a slower mode, or a shorter timeout: the limit is part of the contract.",
+            )
         return settings
 
     @property
@@ -306,17 +286,3 @@ def _in_force(setting: Setting, layers: Iterable[Layer]) -> tuple[object, str]:
             origin = layer.origin(setting)
             return setting.check(value, origin=origin, call=layer.call), origin
     return setting.default, "default"
-
-
-def _check_timeout(settings: Settings) -> None:
-    if settings.timeout is not None and settings.timeout > settings.mode.limit_s:
-        raise ConfigurationError(
-            f"timeout is {settings.timeout:g} s, above the {settings.mode.limit_s:g} s of"
-            f" {settings.mode} mode (from {settings.origins['timeout']}).",
-            hint="Use a slower mode, or a shorter timeout: the limit is part of the contract.",
-        )
-
-
-def _unknown(name: str) -> ConfigurationError:
-    near = get_close_matches(name, SETTINGS, n=1)
-    return ConfigurationError(f"There is no setting {shown(name)}.", hint=f"Did you mean {near[0]}?" if near else "")
