@@ -105,6 +105,8 @@ def test_a_timeout_may_shorten_the_modes_limit_but_not_stretch_it() -> None:
         ("http://127.0.0.1:3000/api/search", "http://127.0.0.1:3000"),
         ("http://127.0.0.1:3000/api/search/", "http://127.0.0.1:3000"),
         ("http://127.0.0.1:3000/vane/api/search", "http://127.0.0.1:3000/vane"),
+        ("http://127.0.0.1:3000//", "http://127.0.0.1:3000/"),
+        ("http://127.0.0.1:3000/vane///", "http://127.0.0.1:3000/vane//"),
         ("127.0.0.1", "http://127.0.0.1:3000"),
         ("127.0.0.1:8080", "http://127.0.0.1:8080"),
         ("localhost", "http://localhost:3000"),

@@ -105,7 +105,7 @@ def _url(value: object) -> str:
     """Bring the usual ways of writing the address into one; what it names is judged by `check_endpoint`."""
     if not isinstance(value, str):
         return shown(value)  # not an address, so check_endpoint refuses it with the right code
-    text = value.strip().rstrip("/").removesuffix("/api/search").rstrip("/")
+    text = value.strip().removesuffix("/").removesuffix("/api/search")
     if bare := re.fullmatch(r"(127\.0\.0\.1|localhost|\[::1\]|::1(?=\Z))(:[0-9]+)?", text, re.IGNORECASE | re.ASCII):
         return f"http://{'[::1]' if bare[1] == '::1' else bare[1]}{bare[2] or ':3000'}"
     return text
