@@ -82,8 +82,7 @@ class StrictHtml(HTMLParser):
             self._note(name, value or "")
         if tag == "a":
             self._expect({"href", "rel", "target"} <= dict(attrs).keys(), "a link without rel or target")
-        if tag in _BLOCKS:
-            self.text += "\n"
+        self._separate(tag)
         if tag not in _VOID:
             self._open.append(tag)
         self._expect(len(self._open) < 64, "tags nested deeper than any browser needs")
@@ -102,8 +101,14 @@ class StrictHtml(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         self._tags += 1
         self._expect(bool(self._open) and self._open.pop() == tag, f"</{tag}> closes nothing")
+        self._separate(tag)
+
+    def _separate(self, tag: str) -> None:
+        """Part words as a reader sees them parted: by blocks, and by the other face of code."""
         if tag in _BLOCKS:
             self.text += "\n"
+        elif tag == "code" and "pre" not in self._open:
+            self.text += "`"
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.faults.append(f"<{tag}/>")
