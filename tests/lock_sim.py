@@ -247,7 +247,8 @@ class World:
         record = gpu_lock._Record.parse(inode.data)
         born_ns = record.mono_ns if record else inode.born_ns
         old = self.mono_ns - born_ns > gpu_lock.STALE_AFTER_S * NS
-        dead = not inode.foreign and (inode.maker is None or inode.maker.crashed or inode.locked_by is None)
+        keeper = inode.locked_by.owner if inode.locked_by else None
+        dead = not inode.foreign and (inode.maker is None or inode.maker.crashed or keeper is not inode.maker)
         assert old or dead, f"I4: {process.name} removed a live marker"
 
     def held(self, process: Process, start: int) -> Hold:

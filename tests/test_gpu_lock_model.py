@@ -13,9 +13,9 @@ from lock_sim import MARKER, CrashError, FakeFileLock, Process, Turn, World, str
 
 from vane_magic.core import gpu_lock
 
-STEPS = 45  # more than any program here makes in one round
-HOLDS = 16  # after so many steps a worker on a free path holds the lock and has checked it once
-EVICTS = 32  # the same for one that evicts a marker first
+STEPS = 55  # more than any program here makes in one round
+HOLDS = 17  # after so many steps a worker on a free path holds the lock and has checked it once
+EVICTS = 33  # the same for one that evicts a marker first
 
 
 def world_of(**programs: Any) -> World:
@@ -204,11 +204,12 @@ def explore(schedule: list[Turn]) -> None:
 # The model must be able to fail: it finds each of these faults, which somebody could well write.
 
 
-def careless_remove(path: Any, found: Any) -> bool:
-    """Unlink whatever stands there."""
-    del found
-    gpu_lock.os.unlink(path)
-    return True
+def careless_evict(claim: Any, fds: list[int]) -> bool:
+    """Judge, and then unlink whatever stands there."""
+    found, claim.rival = gpu_lock._inspect(claim.path, fds)
+    if found and not claim.rival:
+        gpu_lock.os.unlink(claim.path)
+    return not claim.rival
 
 
 def open_guard(lock: FakeFileLock) -> None:
@@ -245,7 +246,7 @@ def unlocked(claim: Any) -> bool:
 @pytest.mark.parametrize(
     ("target", "name", "fault", "message"),
     [
-        (gpu_lock, "_remove", careless_remove, "I4|I3|lost|I2"),
+        (gpu_lock._Claim, "_evict", careless_evict, "I4|lost"),
         (FakeFileLock, "acquire", open_guard, "I3"),
         (gpu_lock._Claim, "valid", blind_check, "I2"),
         (gpu_lock, "_inspect", eager_judge, "I4"),
@@ -260,6 +261,7 @@ def test_the_model_finds_a_fault(
     def try_all() -> None:
         for step in range(STEPS):
             test_a_worker_may_sleep_past_the_threshold_at_any_step(step)
+            test_a_marker_swapped_under_the_evictors_hands_is_put_back(step)
         for step in range(STEPS):
             test_two_evictors_at_any_two_steps(step)
 

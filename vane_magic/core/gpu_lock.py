@@ -60,16 +60,14 @@ class Holder:
 
     Attributes
     ----------
-    pid
-        Process id as the holder itself counts, which differs in a container; None when unknown.
-    worker_id, mode
-        As the holder gave them; empty when unknown.
+    pid, worker_id, mode
+        As the holder itself says, so a container's pid is its own; None or empty when unknown.
     since, age_s
-        Since when, ISO 8601 in UTC or empty, and for how many seconds, or None when that cannot be told.
+        Since when (ISO 8601 in UTC, or empty), and for how many seconds (None when that cannot be told).
     ours
         Whether it follows this protocol; False for another program.
     note
-        What is odd about it and what to do, as sentences; mostly empty.
+        What is odd about it and what to do; mostly empty.
     """
 
     pid: int | None
@@ -273,7 +271,7 @@ class _Claim:
         """
         self.rival = self.look()
         with suppress(Timeout):
-            return not self.rival and _guarded(self.path, self._take, 0)
+            return not self.rival and _guarded(self.path, lambda: self._clear() and self._publish(), 0)
         return False
 
     def in_the_guard(self) -> Holder:
@@ -292,22 +290,42 @@ class _Claim:
         return False
 
     def drop(self) -> None:
-        """Free the marker and clear up what an interrupted attempt left; safe to call again."""
-        _then(self.abandon, self._withdraw)
+        """Let go, as death would, and clear the marker away, as the next worker would; safe to call again."""
+        if self.fds:
+            _let_go(self.fds)
+            with suppress(OSError, ConfigurationError):
+                _guarded(self.path, self._clear, _GUARD_WAIT_S)
 
     def abandon(self) -> None:
         """Give up the hold without a change to the path, as the kernel does at death."""
         _close(self.fds)
 
-    def _take(self) -> bool:
-        """Evict or give up, then publish; only under the guard."""
-        _clear_debris(self.path)
-        return _with_descriptor(self._evict) and self._publish()
+    def _clear(self) -> bool:
+        """Clear away what is nobody's any more, and tell whether the path is free; only under the guard."""
+        with suppress(FileNotFoundError):
+            os.unlink(f"{self.path}.new")
+        self._settle(None)
+        return _with_descriptor(self._evict)
 
     def _evict(self, fds: list[int]) -> bool:
         """Make the path free if what stands there may go; the OS lock on it is kept until it is gone."""
         found, self.rival = _inspect(self.path, fds)
-        return not self.rival and (found is None or _remove(self.path, found))
+        with suppress(FileNotFoundError):
+            if found and not self.rival and os.path.samestat(os.lstat(self.path), found):
+                os.rename(self.path, f"{self.path}.old")
+        return not self.rival and (found is None or self._settle(found))
+
+    def _settle(self, judged: os.stat_result | None) -> bool:
+        """Unlink what lies aside if it is the judged file or nobody's; else put it back and return False."""
+        aside, holder = f"{self.path}.old", None
+        with suppress(FileNotFoundError):
+            if not (judged and os.path.samestat(os.lstat(aside), judged)):
+                _, holder = _with_descriptor(lambda fds: _inspect(aside, fds))
+            if holder:
+                _put_back(aside, self.path)
+            else:
+                os.unlink(aside)
+        return not holder
 
     def _publish(self) -> bool:
         """Link a whole and locked marker to the path; False when another program was faster."""
@@ -328,17 +346,6 @@ class _Claim:
             self.abandon()
             self.rival = self.look()
         return bool(self.fds)
-
-    def _withdraw(self) -> None:
-        """Take our marker away if the path is still ours."""
-
-        def remove() -> None:
-            _clear_debris(self.path)
-            _remove(self.path, os.fstat(self.fds[0]))
-
-        if self.fds:
-            with suppress(OSError, ConfigurationError):  # The close frees it too, and the next worker clears up.
-                _guarded(self.path, remove, _GUARD_WAIT_S)
 
 
 class _NativeClaim(_Claim):  # pragma: no cover - where there is no flock, which is Windows; not tested
@@ -530,22 +537,6 @@ def _guarded(path: Path, action: Callable[[], _T], wait: float) -> _T:
     return _then(guard.release, act)
 
 
-def _remove(path: Path, found: os.stat_result) -> bool:
-    """Take the inode `found` away from the path; False, and no change, when another one stands there."""
-    aside = f"{path}.old"
-    try:
-        if not os.path.samestat(os.lstat(path), found):
-            return False
-        os.rename(path, aside)
-    except FileNotFoundError:
-        return True
-    if not os.path.samestat(os.lstat(aside), found):
-        _put_back(aside, path)
-        return False
-    os.unlink(aside)
-    return True
-
-
 def _put_back(aside: str, path: Path) -> None:
     """Return a file that was renamed by mistake, unless the path was taken meanwhile."""
     try:
@@ -558,27 +549,10 @@ def _put_back(aside: str, path: Path) -> None:
     return os.unlink(aside)
 
 
-def _clear_debris(path: Path) -> None:
-    """Clear away what a worker left that died under the guard; only under the guard, where it cannot be in use."""
-    with suppress(FileNotFoundError):
-        os.unlink(f"{path}.new")
-    found, holder = _with_descriptor(lambda fds: _inspect(f"{path}.old", fds))
-    if holder:
-        _put_back(f"{path}.old", path)
-    elif found:
-        os.unlink(f"{path}.old")
-
-
 def _with_descriptor(action: Callable[[list[int]], _T]) -> _T:
     """Run `action` with a list for its descriptor; whatever happens, that is unlocked and closed."""
     fds: list[int] = []
-
-    def close() -> None:
-        for fd in fds:
-            unlock_descriptor(fd)  # A child forked meanwhile would keep an OS lock beyond our close.
-        _close(fds)
-
-    return _then(close, lambda: action(fds))
+    return _then(lambda: _let_go(fds), lambda: action(fds))
 
 
 def _then(clean_up: Callable[[], None], action: Callable[[], _T]) -> _T:
@@ -603,6 +577,11 @@ def _read(path: str, size: int) -> bytes:
 def _open(fds: list[int], path: str | Path, flags: int) -> None:
     """Open into a list by one chain of C calls, so that an interrupt cannot lose the descriptor."""
     fds.extend(map(os.open, (path,), (flags,), (0o644,)))
+
+
+def _let_go(fds: list[int]) -> None:
+    """Unlock and close; else a child forked meanwhile, or past Python's hooks, would keep the OS lock."""
+    _then(lambda: _close(fds), lambda: list(map(unlock_descriptor, fds)))
 
 
 def _close(fds: list[int]) -> None:
