@@ -288,10 +288,11 @@ def test_a_terminal_shows_one_line_of_progress(run: Run, vane: ReplayServer, mon
 
 
 def test_local_documents_answer_without_a_vane(run: Run, tmp_path: Path) -> None:
-    """With a lock of their own: the user's may be busy."""
+    """With a lock of their own, and whatever the environment names for the real server."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "turbine.md").write_text("# Tidal turbines\n\nA tidal turbine turns slowly in the current.\n")
-    done = run("ask", "what is a tidal turbine", "--local-docs", "--json", VANE_LOCAL_DOCS=str(tmp_path / "docs"))
+    env = {"VANE_LOCAL_DOCS": str(tmp_path / "docs"), "VANE_CHAT_MODEL": "qwen3:8b", "VANE_URL": "http://127.0.0.1:1"}
+    done = run("ask", "what is a tidal turbine", "--local-docs", "--json", **env)
     result = result_of(done)
     assert result["success"], done.stdout
     assert "turns slowly" in result["data"]["answer"]

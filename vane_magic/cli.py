@@ -136,22 +136,21 @@ def _result(options: argparse.Namespace) -> ToolResult:
     if given["max_sources"] is not None:
         given["max_sources"] = SETTINGS["max_sources"].check(given["max_sources"], call=True)
     with ExitStack() as stack:
-        url, lock_path = _local_docs(stack) if options.local_docs else (options.url, None)
-        client = VaneClient(url, lock_path=lock_path, allow_remote=options.allow_remote or None)
+        server = _local_docs(stack) if options.local_docs else {"url": options.url}
+        client = VaneClient(**server, allow_remote=options.allow_remote or None)
         stack.callback(_show_line)
         return client.research(query, **given, on_progress=_show_line)
 
 
-def _local_docs(stack: ExitStack) -> tuple[str, str]:
-    """Start the local-documents engine; its address and its own lock."""
+def _local_docs(stack: ExitStack) -> dict[str, str]:
+    """Start the local-documents engine; the settings to ask it with."""
     from vane_magic.localdocs import Service  # noqa: PLC0415 - only this option needs it
 
     folders = [Path(folder) for folder in Settings.resolve(environment()).local_docs or ()]
     try:
-        service = stack.enter_context(Service(folders))
+        return stack.enter_context(Service(folders)).settings
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"The local documents cannot be served: {error}") from error
-    return service.url, str(service.lock_path)
 
 
 def _read(place: str) -> bytes:

@@ -89,6 +89,12 @@ class Service:
         """Stop listening, and end what is being answered; safe to repeat."""
         self._running.close()
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """The client's settings to ask it with, whatever the environment names for another server."""
+        names = {"chat_model": _CHAT, "embedding_model": _EMBEDDING}
+        return {"url": self.url, "lock_path": str(self.lock_path), **names}
+
     def __enter__(self) -> Self:
         self.start()
         return self

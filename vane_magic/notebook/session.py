@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from vane_magic.localdocs import Service
     from vane_magic.notebook.shown import ShowOnce
 
-_LOCAL_MODELS: Final = {"chat_model": "extractive (no language model)", "embedding_model": "none (never asked)"}
 LAST: Final = "_vane"  # the name that always holds the last result
 
 
@@ -150,9 +149,7 @@ class Session:
     def _local_client(self, live: Live) -> VaneClient:
         """The client of the local-documents engine, which is started once."""
         if self._local is None:
-            service = self._start_service(live)
-            values = {"url": service.url, "lock_path": str(service.lock_path), **_LOCAL_MODELS}
-            layer = Layer("--local-docs", values)
+            layer = Layer("--local-docs", self._start_service(live).settings)
             self._local = VaneClient.of_layers(layer, self._config, defaults=self._defaults)
         return self._local
 
