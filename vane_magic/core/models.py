@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,6 +35,11 @@ class Model:
         """The form in which a request names it."""
         return {"providerId": self.provider_id, "key": self.key}
 
+    @property
+    def embeds(self) -> bool:
+        """Whether it looks like an embedding model; Ollama lists those among its chat models."""
+        return bool(_EMBEDDING.search(self.key))
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -56,35 +61,26 @@ def choose(server: Server, chat_name: str | None, embedding_name: str | None, *,
     SecurityBoundaryViolation
         The model or the search engine is on another machine, and `allow_remote` is false.
     """
-    chat_models = list(_models(server, "chat"))
-    if not any(not _EMBEDDING.search(model.key) for model in chat_models) and chat_name is None:
+    chats, embeddings = list(_models(server, "chat")), list(_models(server, "embedding"))
+    fitting = [] if chat_name else [model for model in chats if not model.embeds]
+    if not chat_name and not fitting:
         raise _no_chat_model(server)
-    fitting = [m for m in chat_models if not _EMBEDDING.search(m.key)] if chat_name is None else []
-    chat = _named(chat_name, chat_models, "chat") if chat_name else _first(fitting)
-    embeddings = list(_models(server, "embedding"))
-    if embedding_name:
-        embedding = _named(embedding_name, embeddings, "embedding")
-    elif embeddings:
-        embedding = min(embeddings, key=lambda m: (m.locality, not _EMBEDDING.search(m.key), *_order(m)))
-    else:
-        raise ConfigurationError(
-            "Vane lists no embedding model, and a search must name one.",
-            hint='Add one in Vane\'s settings, for example with "ollama pull nomic-embed-text".',
-        )
-    engine = _engine(server)
+    chat = _named(chat_name, chats, "chat") if chat_name else min(fitting, key=_rank)
+    if not embedding_name and not embeddings:
+        hint = 'Add one in Vane\'s settings, for example with "ollama pull nomic-embed-text".'
+        raise ConfigurationError("Vane lists no embedding model, and a search must name one.", hint=hint)
+    embedding = _named(embedding_name, embeddings, "embedding") if embedding_name else min(embeddings, key=_rank)
+    engine = locality_of_host(server.searxng_host, is_own_address=is_own_address)
     if not allow_remote:
         _refuse_remote(chat, embedding, engine, server)
-    same = sum(m.locality == chat.locality for m in fitting)
+    same = sum(model.locality == chat.locality for model in fitting)
     return Choice(chat, embedding, max(chat.locality, embedding.locality, engine), max(same, 1))
 
 
 def chat_names(server: Server) -> list[str]:
     """The names by which the chat models can be asked for, in a fixed order."""
-    return [str(model) for model in sorted(_models(server, "chat"), key=_order) if not _EMBEDDING.search(model.key)]
-
-
-def _engine(server: Server) -> Locality:
-    return locality_of_host(server.searxng_host, is_own_address=is_own_address)
+    models = sorted(_models(server, "chat"), key=_order)
+    return [str(model) for model in models if not model.embeds]
 
 
 def _models(server: Server, kind: str) -> Iterator[Model]:
@@ -103,13 +99,14 @@ def _provider_locality(provider: Provider, *, told: bool) -> Locality:
     return locality_of_host(provider.host, is_own_address=is_own_address)
 
 
-def _order(model: Model) -> tuple[str, ...]:
+def _order(model: Model) -> tuple[object, ...]:
     """A fixed order, since Vane's lists come in the order in which the providers answered."""
     return (model.provider.casefold(), model.key.casefold(), model.provider_id)
 
 
-def _first(models: Iterable[Model]) -> Model:
-    return min(models, key=lambda model: (model.locality, *_order(model)))
+def _rank(model: Model) -> tuple[object, ...]:
+    """The best first, where all do: to embed, a model made for it."""
+    return (model.locality, not model.embeds, _order(model))
 
 
 def _named(text: str, models: Sequence[Model], kind: str) -> Model:
@@ -130,43 +127,34 @@ def _readings(text: str, models: Sequence[Model]) -> Iterator[list[Model]]:
         for wanted in (form(text), form(f"{text}:latest")):
             yield [m for m in models if form(m.key) == wanted]
             yield [m for m in models if form(m.name) == wanted]
-            yield [m for m in models if wanted in {form(name) for name in _full_names(m)}]
+            yield [m for m in models if wanted in map(form, _full_names(m))]
 
 
-def _full_names(model: Model) -> set[str]:
+def _full_names(model: Model) -> Iterator[str]:
     owners, names = (model.provider, model.provider_id), (model.key, model.name)
-    return {f"{owner}/{name}" for owner in owners for name in names}
+    return (f"{owner}/{name}" for owner in owners for name in names)
 
 
 def _refuse_remote(chat: Model, embedding: Model, engine: Locality, server: Server) -> None:
-    hint = "Choose a local one in Vane's settings or by chat_model, or allow it with allow_remote."
-    for what, model in (("chat", chat), ("embedding", embedding)):
+    for kind, model in (("chat", chat), ("embedding", embedding)):
         if model.locality is Locality.REMOTE:
-            raise SecurityBoundaryViolation(
-                f"The {what} model {model} does not run on this machine.", "The question would leave it.", hint
-            )
+            what, cause = f"The {kind} model {model} does not run on this machine.", "The question would leave it."
+            hint = f"Choose a local one in Vane's settings or by {kind}_model, or allow it with allow_remote."
+            raise SecurityBoundaryViolation(what, cause, hint)
     if engine is Locality.REMOTE:
-        raise SecurityBoundaryViolation(
-            f"Vane's search engine is on another machine: {server.searxng_host}.",
-            "The search terms would be sent there.",
-            "Run SearXNG on this machine, or allow it with allow_remote.",
-        )
+        what = f"Vane's search engine is on another machine: {server.searxng_host}."
+        hint = "Run SearXNG on this machine, or allow it with allow_remote."
+        raise SecurityBoundaryViolation(what, "The search terms would be sent there.", hint)
 
 
 def _no_chat_model(server: Server) -> ConfigurationError:
     if not server.setup_complete:
-        return ConfigurationError(
-            "Vane has not been set up yet.",
-            "It has no chat model.",
-            "Open its page in a browser and finish the set-up.",
-        )
+        what, cause = "Vane has not been set up yet.", "It has no chat model."
+        return ConfigurationError(what, cause, "Open its page in a browser and finish the set-up.")
     faults = "; ".join(f"{p.name}: {p.fault}" for p in server.providers if p.fault)[:500]
-    cause = faults or (
+    usual = (
         "It may not reach Ollama: in a container, localhost is the container itself, and Ollama must listen on an"
         " address that the container can see."
     )
-    return ConfigurationError(
-        "Vane is up, but has no working chat model.",
-        cause,
-        'Check the provider, or get a model: "ollama pull qwen3:8b".',
-    )
+    hint = 'Check the provider, or get a model: "ollama pull qwen3:8b".'
+    return ConfigurationError("Vane is up, but has no working chat model.", faults or usual, hint)
