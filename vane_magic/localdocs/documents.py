@@ -89,7 +89,7 @@ def read(file: Path) -> tuple[str, list[tuple[str, str]]]:
     """
     kind = file.suffix.lower()
     with file.open("rb", buffering=0) as stream:
-        raw = stream.read(MAX_BYTES)
+        raw = stream.read(min(MAX_BYTES, os.fstat(stream.fileno()).st_size))  # read(MAX_BYTES) makes room for that many
     if kind == ".py":
         first, *rest = file.relative_to(_LIBRARY).with_suffix("").parts
         title = ".".join((first.removeprefix("_py"), *(part for part in rest if part[0] != "_")))
