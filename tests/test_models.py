@@ -135,6 +135,13 @@ def test_a_configured_embedding_model_is_taken_and_a_missing_one_refused() -> No
         ("gemini", None, "gemini", Locality.REMOTE),
         ("groq", None, "llama", Locality.REMOTE),
         ("groq", "127.0.0.1", "llama", Locality.REMOTE),
+        ("mistral", None, "m", Locality.REMOTE),
+        ("mistral", "127.0.0.1", "m", Locality.LOCAL),
+        ("", None, "m", Locality.REMOTE),
+        ("lmstudio", None, "m", Locality.UNVERIFIED),
+        ("lemonade", None, "m", Locality.UNVERIFIED),
+        ("transformers", None, "m", Locality.LOCAL),
+        ("localdocs", None, "m", Locality.UNVERIFIED),
         ("localdocs", "127.0.0.1", "extractive (no language model)", Locality.LOCAL),
     ],
 )

@@ -14,6 +14,7 @@ from vane_magic.core.vane_api import Provider, Server
 
 _EMBEDDING: Final = re.compile(r"embed|minilm|\bbge\b|\bgte\b|\be5\b|rerank|paraphrase", re.IGNORECASE)
 _CLOUD_TYPES: Final = frozenset({"anthropic", "gemini", "groq"})  # fixed addresses of their makers
+_LOCAL_TYPES: Final = frozenset({"ollama", "lmstudio", "lemonade", "localdocs", "transformers"})
 _LISTED: Final = 12  # names in a message
 
 
@@ -92,10 +93,10 @@ def _models(server: Server, kind: str) -> Iterator[Model]:
 
 
 def _provider_locality(provider: Provider, *, told: bool) -> Locality:
-    if provider.type in _CLOUD_TYPES:
+    # Without an address of its own a provider is at its maker's, as api.openai.com, unless it is made to run at home.
+    away = told and provider.host is None and provider.type not in _LOCAL_TYPES
+    if away or provider.type in _CLOUD_TYPES:
         return Locality.REMOTE
-    if told and provider.host is None and provider.type == "openai":
-        return Locality.REMOTE  # without an address of its own it is api.openai.com
     return locality_of_host(provider.host, is_own_address=is_own_address)
 
 
