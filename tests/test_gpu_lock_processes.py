@@ -362,9 +362,13 @@ def test_a_sticky_directory_is_a_configuration_error(lock_path: Path, puppet: Ma
 
 
 @as_root
-def test_a_directory_that_cannot_be_written_is_a_configuration_error(lock_path: Path, puppet: MakePuppet) -> None:
-    """Path, reason and setting are named."""
-    shared = shared_directory(lock_path, 0o755)
+@pytest.mark.parametrize("mode", [0o755, 0o700, 0o644])
+def test_a_directory_that_cannot_be_used_is_a_configuration_error(
+    lock_path: Path, puppet: MakePuppet, mode: int
+) -> None:
+    """Not writable, not reachable, not searchable: never busy; path, reason and setting are named."""
+    shared = shared_directory(lock_path, mode)
+    GpuLock(shared / lock_path.name).acquire()
     theirs = puppet(path=shared / lock_path.name)
     theirs("become", NOBODY, 0o022)
     with pytest.raises(ConfigurationError, match=rf"{shared}.*Permission denied.*VANE_LOCK_PATH"):

@@ -452,6 +452,7 @@ class _Record:
 
 def _inspect(path: str | Path, fds: list[int]) -> tuple[os.stat_result | None, Holder | None]:
     """Return what stands at the path and who holds it; no holder means that it may be evicted."""
+    found = None
     try:
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode):
@@ -460,6 +461,8 @@ def _inspect(path: str | Path, fds: list[int]) -> tuple[os.stat_result | None, H
     except FileNotFoundError:
         return None, None
     except PermissionError:
+        if not found:
+            raise
         note = f"{path} cannot be read, so nobody can tell. Make it readable, or delete it if no worker runs."
         return None, Holder(None, "", "", "", None, ours=False, note=note)
     found = os.fstat(fds[0])
