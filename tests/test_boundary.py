@@ -224,7 +224,7 @@ _OWN: Final = {"192.168.1.20", "fd00::20", "203.0.113.20", "::ffff:192.168.1.20"
 
 _VERDICTS: Final = {
     LOCAL: (
-        *("localhost", "LocalHost", "host.docker.internal", "127.0.0.1", "127.0.0.2", "127.255.255.254", "::1"),
+        *("localhost", "LocalHost", "host.docker.internal", "host.containers.internal", "127.0.0.1", "127.0.0.2", "127.255.255.254", "::1"),
         *("0:0:0:0:0:0:0:1", "0.0.0.0", "::"),  # to connect to the unspecified address is to connect to oneself
         *("192.168.1.20", "fd00::20", "FD00::20", "203.0.113.20"),  # this machine's own
     ),
@@ -381,6 +381,7 @@ _ON_LOOPBACK: Final = {
     "https://127.0.0.1/v1?key=secret#x": Endpoint("https", "127.0.0.1", 443),
     "http://[::1]:8080/": Endpoint("http", "::1", 8080),
     "http://host.docker.internal:11434/v1": Endpoint("http", "127.0.0.1", 11434),
+    "http://host.containers.internal:11434": Endpoint("http", "127.0.0.1", 11434),
     " LOCALHOST:11434\n": Endpoint("http", "localhost", 11434),
 }
 _NOT_ON_LOOPBACK: Final = (

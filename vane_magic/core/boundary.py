@@ -113,7 +113,7 @@ class Locality(IntEnum):
         return self.name.lower()
 
 
-_LOCAL_NAMES: Final = frozenset({"localhost", "host.docker.internal"})
+_HOST_NAMES: Final = ("host.docker.internal", "host.containers.internal")  # by which Docker and Podman name the host
 # Loopback, and the unspecified address: whoever connects to that reaches the own machine, or nothing.
 _THIS_MACHINE: Final = tuple(map(ipaddress.ip_network, ("127.0.0.0/8", "::1/128", "0.0.0.0/32", "::/128")))
 _PRIVATE: Final = tuple(
@@ -150,12 +150,13 @@ def host_of(url: object) -> str | None:
 def loopback_of(url: object) -> Endpoint | None:
     """Give scheme, host and port of such a URL when it is on the loopback interface; the rest may hold secrets.
 
-    ``host.docker.internal`` is this machine, as a container on it says.
+    ``host.docker.internal`` (Docker) and ``host.containers.internal`` (Podman) are this machine, as a container on
+    it says.
     """
     if not isinstance(url, str) or not (match := _base_url(url)):
         return None
     name = f"[{match['v6']}]" if match["v6"] else match["name"].lower()
-    host = "127.0.0.1" if name == "host.docker.internal" else name
+    host = "127.0.0.1" if name in _HOST_NAMES else name
     try:
         return check_endpoint(f"{match['scheme'] or 'http'}://{host}{match['port'] or ''}")
     except SecurityBoundaryViolation:
@@ -180,7 +181,7 @@ def locality_of_host(host: str | None, *, is_own_address: Callable[[str], bool])
     if not host:
         return Locality.UNVERIFIED
     name = host.lower() if host.isascii() else _ODD
-    if name in _LOCAL_NAMES:
+    if name in ("localhost", *_HOST_NAMES):
         return Locality.LOCAL
     try:
         address = ipaddress.ip_address(name)
