@@ -125,7 +125,7 @@ def _corpus() -> Iterator[Path]:
     """Yield this project's own pages, from the wheel or the checkout, and the sources of the named modules."""
     root = shipped if (shipped := Path(__file__).with_name("corpus")).is_dir() else Path(__file__).parents[2]
     if root == shipped or (root / "pyproject.toml").is_file():
-        for pattern in ("README.md", "SKILL.md", "CHANGELOG.md", "docs/**/*.md"):
+        for pattern in ("README.md", "SKILL.md", "CHANGELOG.md", "docs/*.md"):
             yield from root.glob(pattern)
     yield from (file for name in _MODULES.split() for part in (".py", "/*.py") for file in _LIBRARY.glob(name + part))
 
