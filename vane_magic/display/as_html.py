@@ -28,7 +28,9 @@ _LINK: Final = "color:inherit;text-decoration:underline 1px rgba(128,128,128,.7)
 _MARK: Final = "font-size:.75em;line-height:0;opacity:.75"
 _NUMBER_LINK: Final = "color:inherit;text-decoration:none"
 _LIST: Final = "margin:.5em 0;padding-inline-start:1.7em"
-_CELL: Final = f"border:0;border-bottom:{_RULE};padding:.3em .8em;vertical-align:top;text-align:"
+_TABLE: Final = "border-collapse:collapse;table-layout:auto;margin:.8em 0;font-size:.95em"
+_ROW: Final = f"border-bottom:{_RULE};vertical-align:top"
+_CELL: Final = "padding:.3em .8em;text-align:"  # short, since a table has many
 _PRE: Final = (
     f"margin:.7em 0;padding:.6em .8em;border:{_RULE};border-radius:4px;font-size:.9em;line-height:1.45;"
     "white-space:pre-wrap;overflow-wrap:anywhere"
@@ -40,13 +42,10 @@ _TAGS: Final = {
     "blockquote": (f'<blockquote style="{_QUOTE}">', "</blockquote>"),
     "bullet_list": (f'<ul style="{_LIST}">', "</ul>"),
     "list_item": ("<li>", "</li>"),
-    "table": (
-        '<div style="overflow-x:auto"><table style="border-collapse:collapse;margin:.8em 0;font-size:.95em">',
-        "</table></div>",
-    ),
+    "table": (f'<div style="overflow-x:auto"><table style="{_TABLE}">', "</table></div>"),
     "thead": ("<thead>", "</thead>"),
     "tbody": ("<tbody>", "</tbody>"),
-    "tr": ("<tr>", "</tr>"),
+    "tr": (f'<tr style="{_ROW}">', "</tr>"),
     "strong": ("<strong>", "</strong>"),
     "em": ("<em>", "</em>"),
     "s": ("<s>", "</s>"),
@@ -98,7 +97,7 @@ def live(status: str, tail: str) -> str:
 def checklist(title: str, checks: Sequence[Check]) -> str:
     """Lay a checklist out as a table; the state is a word, and the colour beside it says the same again."""
     rows = "".join(
-        f'<tr><td style="{_CELL}start;border-inline-start:3px solid {_STATES.get(check.state, "#888")};'
+        f'<tr style="{_ROW}"><td style="{_CELL}start;border-inline-start:3px solid {_STATES.get(check.state, "#888")};'
         f'white-space:nowrap">{inert(check.state)}</td><th style="{_CELL}start;white-space:nowrap">{inert(check.name)}'
         f'</th><td style="{_CELL}start">{inert(check.text)}{_block(_STEP, check.step)}</td></tr>'
         for check in checks
