@@ -81,7 +81,7 @@ def test_each_block_says_what_it_is() -> None:
 
 # Links ---
 
-COMING = {"lock.md", "performance.md"}  # written with the benchmarks
+COMING = {"performance.md"}
 _LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\(([^)\s]+)\)|!\[[^\]\n]*\]\(([^)\s]+)\)")
 
 
