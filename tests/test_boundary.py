@@ -224,7 +224,8 @@ _OWN: Final = {"192.168.1.20", "fd00::20", "203.0.113.20", "::ffff:192.168.1.20"
 
 _VERDICTS: Final = {
     LOCAL: (
-        *("localhost", "LocalHost", "host.docker.internal", "host.containers.internal", "127.0.0.1", "127.0.0.2", "127.255.255.254", "::1"),
+        *("host.docker.internal", "host.containers.internal"),
+        *("localhost", "LocalHost", "127.0.0.1", "127.0.0.2", "127.255.255.254", "::1"),
         *("0:0:0:0:0:0:0:1", "0.0.0.0", "::"),  # to connect to the unspecified address is to connect to oneself
         *("192.168.1.20", "fd00::20", "FD00::20", "203.0.113.20"),  # this machine's own
     ),

@@ -116,13 +116,8 @@ class Locality(IntEnum):
 _HOST_NAMES: Final = ("host.docker.internal", "host.containers.internal")  # by which Docker and Podman name the host
 # Loopback, and the unspecified address: whoever connects to that reaches the own machine, or nothing.
 _THIS_MACHINE: Final = tuple(map(ipaddress.ip_network, ("127.0.0.0/8", "::1/128", "0.0.0.0/32", "::/128")))
-_PRIVATE: Final = tuple(
-    ipaddress.ip_network(block)
-    for block in (
-        *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10"),
-        *("fc00::/7", "fe80::/10"),
-    )
-)
+_PRIVATE_4: Final = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10")
+_PRIVATE: Final = tuple(map(ipaddress.ip_network, (*_PRIVATE_4, "fc00::/7", "fe80::/10")))
 # A compose service or a neighbour, and what is under .localhost, which not every resolver keeps on the machine.
 # A name of digits alone, or 0x and hexadecimal ones, is an IPv4 address to Vane.
 _NEIGHBOUR: Final = re.compile(r"(?![0-9]+\Z|0x[0-9a-f]*\Z)[a-z0-9_-]{1,63}|(?:[a-z0-9_-]{1,63}\.)+localhost")

@@ -12,6 +12,7 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, TypeAlias, cast
@@ -72,17 +73,15 @@ def check_query(value: object) -> str:
         raise InvalidInput(f"The question must be text, not {type(value).__name__}.")
     query = value.strip()
     if len(query) < MIN_QUERY:
-        raise InvalidInput(
-            f"The question {shown(query)} is too short.", hint=f"It needs {MIN_QUERY} characters or more."
-        )
-    if len(query) > MAX_QUERY:
-        raise InvalidInput(f"The question has {len(query):,} characters.", hint=f"It may have {MAX_QUERY:,} at most.")
-    if not is_clean(query):
-        raise InvalidInput(
-            "The question holds a NUL character or half of a surrogate pair.",
-            hint="Such text cannot be sent; remove it.",
-        )
-    return query
+        what, hint = f"The question {shown(query)} is too short.", f"It needs {MIN_QUERY} characters or more."
+    elif len(query) > MAX_QUERY:
+        what, hint = f"The question has {len(query):,} characters.", f"It may have {MAX_QUERY:,} at most."
+    elif not is_clean(query):
+        what = "The question holds a NUL character or half of a surrogate pair."
+        hint = "Such text cannot be sent; remove it."
+    else:
+        return query
+    raise InvalidInput(what, hint=hint)
 
 
 def _strict_count(value: object) -> int:
@@ -146,14 +145,12 @@ class VaneSkillInput(_Model):
         InvalidInput
             When the text is no JSON object, or as `parse` does.
         """
-        try:
-            members: object = json.loads(text)
-        except (ValueError, RecursionError):
-            raise InvalidInput(
-                "The input is not JSON.", hint='Give one object, such as {"query": "…", "mode": "speed"}.'
-            ) from None
+        members: object = None
+        with suppress(ValueError, RecursionError):
+            members = json.loads(text)
         if not isinstance(members, dict):
-            raise InvalidInput("The input must be one JSON object.")
+            hint = 'Give one, such as {"query": "…", "mode": "speed"}.'
+            raise InvalidInput("The input is not a JSON object.", hint=hint)
         return cls.parse(cast("dict[str, object]", members))
 
     @classmethod
@@ -181,9 +178,8 @@ def read_trigger(text: str, mode: str | None) -> tuple[str, str | None]:
     if asked is None:
         return text, mode
     if mode not in {None, asked.mode}:
-        raise InvalidInput(
-            f"The sentence asks for {asked.mode} mode, the call for {mode}.", hint="Leave one of the two out."
-        )
+        what = f"The sentence asks for {asked.mode} mode, the call for {mode}."
+        raise InvalidInput(what, hint="Leave one of the two out.")
     return asked.query, asked.mode
 
 
@@ -374,14 +370,13 @@ class ToolResult(_Model):
         cls, run: RunDetails, duration_ms: int, *, data: ToolData | None = None, error: VaneError | None = None
     ) -> Self:
         """Build the result of a run; `error` makes it a failed one."""
-        parts: dict[str, object] = {} if data is None else {"data": data}
+        parts: dict[str, object] = {"success": error is None, "telemetry": Telemetry(duration_ms=duration_ms)}
+        if data is not None:
+            parts["data"] = data
         if error is not None:
-            parts["error"] = ToolError(
-                code=error.code, message=error.message, fallback_recommended=error.code.fallback_recommended
-            )
-        result = cls.model_validate(
-            {"success": error is None, "telemetry": Telemetry(duration_ms=duration_ms), **parts}
-        )
+            advice = error.code.fallback_recommended
+            parts["error"] = ToolError(code=error.code, message=error.message, fallback_recommended=advice)
+        result = cls.model_validate(parts)
         result._run = run  # noqa: SLF001 - its own class
         result._raised = error.__cause__ if error else None  # noqa: SLF001 - likewise
         return result
@@ -411,11 +406,13 @@ class ToolResult(_Model):
         """
         if self.error is None:
             return self
-        kind = ERROR_TYPES.get(cast("ErrorCode", self.error.code), VaneError)
-        parts = self.run.failure if any(self.run.failure) else (self.error.message,)
-        raised = kind(*parts)
+        raised = ERROR_TYPES.get(cast("ErrorCode", self.error.code), VaneError)(*self._failure())
         raised.result = self
         raise raised from self._raised
+
+    def _failure(self) -> tuple[str, str, str]:
+        """What happened, its cause and the next step; of a result from elsewhere only the message is known."""
+        return self.run.failure if self.error is None or any(self.run.failure) else (self.error.message, "", "")
 
     def with_notes(self, *notes: str) -> Self:
         """The same result, equal to this one, whose card bears these notes as well."""
@@ -456,9 +453,7 @@ class ToolResult(_Model):
 
     def card(self) -> Card:
         """What is shown of this result."""
-        what, cause, hint = self.run.failure if self.error is None or any(self.run.failure) else (
-            self.error.message, "", "",
-        )  # fmt: skip
+        what, cause, hint = self._failure()
         partial = self.error is not None and bool(self.answer)
         return Card(
             query=self.run.query,
@@ -475,15 +470,11 @@ class ToolResult(_Model):
         )
 
     def _footer(self) -> Iterable[str]:
-        if self.run.mode:
-            yield self.run.mode.value
-        yield f"{self.telemetry.duration_ms / 1000:.1f} s"
-        if self.run.chat_model:
-            yield self.run.chat_model
-        if self.run.locality and self.run.locality != "local":
-            yield f"{self.run.locality}: not shown to stay on this machine"
-        if self.data:
-            yield self.data.content_hash[:19] + "…"
+        where = self.run.locality
+        doubt = "" if where in {"", "local"} else f"{where}: not shown to stay on this machine"
+        digest = f"{self.data.content_hash[:19]}…" if self.data else ""
+        spent = f"{self.telemetry.duration_ms / 1000:.1f} s"
+        return filter(None, (self.run.mode, spent, self.run.chat_model, doubt, digest))
 
     def __getstate__(self) -> dict[object, object]:
         """Pickle without the exception: it may hold what cannot be pickled, or should not be."""

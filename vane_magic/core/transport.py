@@ -37,6 +37,10 @@ _SLICE_S: Final = 0.1
 _PINNED: Final = {"127.0.0.1": ("127.0.0.1",), "localhost": ("127.0.0.1", "::1"), "::1": ("::1",)}
 _NOBODY: Final = {4: "192.0.2.1", 6: "2001:db8::1"}  # addresses for documentation, RFC 5737 and RFC 3849
 _CHECK_URL: Final = "Check the setting url (VANE_URL)."
+_CAUSES: Final = {  # of a connection without a reply
+    "http": "Vane may just be stopping or starting, or another program has the port.",
+    "https": "Vane speaks http://, unless a proxy with a certificate that this system trusts stands before it.",
+}
 
 _T = TypeVar("_T")
 
@@ -371,10 +375,9 @@ def _tls() -> ssl.SSLContext:
     """Make a context that trusts what the system trusts; the usual ones ask the environment, too."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     paths = ssl.get_default_verify_paths()
-    with suppress(OSError):
-        context.load_verify_locations(cafile=paths.openssl_cafile)
-    with suppress(OSError):
-        context.load_verify_locations(capath=paths.openssl_capath)
+    for cafile, capath in ((paths.openssl_cafile, None), (None, paths.openssl_capath)):
+        with suppress(OSError):
+            context.load_verify_locations(cafile, capath)
     return context
 
 
@@ -386,13 +389,8 @@ def _explained(server: Endpoint, stream: _Stream, status: int | None = None) -> 
     except (httpcore.NetworkError, httpcore.RemoteProtocolError) as error:
         said = str(error)[:200]  # where h11 quotes the server in it, it does so as Python writes bytes
         if not stream.received:
-            plain = "Vane may just be stopping or starting, or another program has the port."
-            secure = "Vane speaks http://, unless a proxy with a certificate that this system trusts stands before it."
-            raise VaneServiceUnavailable(
-                f"{server} took the connection and ended it without a reply ({said}).",
-                secure if server.scheme == "https" else plain,
-                _CHECK_URL,
-            ) from error
+            what, cause = f"{server} took the connection and ended it without a reply ({said}).", _CAUSES[server.scheme]
+            raise VaneServiceUnavailable(what, cause, _CHECK_URL) from error
         if status is None:
             what = f"What answers at {server} does not speak HTTP as Vane does ({said})."
             raise UpstreamSearchError(what, "Another program may have the port.", _CHECK_URL) from error
