@@ -16,7 +16,7 @@ from typing import Final, TextIO, cast
 from vane_magic.core.client import VaneClient
 from vane_magic.core.contract import RunDetails, ToolResult, VaneSkillInput, read_trigger
 from vane_magic.core.errors import ConfigurationError, Interrupted, InvalidInput, VaneError
-from vane_magic.core.settings import SETTINGS, Settings, environment
+from vane_magic.core.settings import SETTINGS, Layer, Settings, environment
 
 INTERRUPTED: Final = 130  # as shells have it for SIGINT
 _INPUT_CAP: Final = 1_000_000  # bytes of --input; a question has 100,000 characters at most
@@ -137,7 +137,8 @@ def _result(options: argparse.Namespace) -> ToolResult:
         given["max_sources"] = SETTINGS["max_sources"].check(given["max_sources"], call=True)
     with ExitStack() as stack:
         server = _local_docs(stack) if options.local_docs else {"url": options.url}
-        client = VaneClient(**server, allow_remote=options.allow_remote or None)
+        layer = Layer("the command line", {**server, "allow_remote": options.allow_remote or None})
+        client = VaneClient.of_layers(layer, defaults=Layer("default", {}))
         stack.callback(_show_line)
         return client.research(query, **given, on_progress=_show_line)
 

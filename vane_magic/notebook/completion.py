@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
+from IPython.core import completer
+from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult
 from IPython.core.error import UsageError
 
 from vane_magic.notebook.options import BY_NAME, MAGIC, Option, Scan, scan
@@ -33,7 +34,8 @@ def install(shell: InteractiveShell, models: Callable[[], Sequence[str]]) -> Non
         typed = _typed(context)
         return _nothing() if typed is None else _complete(typed, models, _names(shell))
 
-    _matchers(shell).append(context_matcher(identifier=IDENTIFIER)(cast("Matcher", matcher)))
+    mark: Any = completer.context_matcher  # pyright: ignore[reportUnknownMemberType] - IPython annotates little
+    _matchers(shell).append(mark(identifier=IDENTIFIER)(matcher))
 
 
 def uninstall(shell: InteractiveShell) -> None:
