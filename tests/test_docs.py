@@ -153,7 +153,7 @@ def test_the_guide_quotes_messages_that_exist() -> None:
     source = " ".join(path.read_text(encoding="utf-8") for path in (ROOT / "vane_magic").rglob("*.py"))
     source = re.sub(r'"\s*\n\s*f?"', "", source)
     symptoms = GUIDE.partition("## Troubleshooting by symptom")[2]
-    quoted = re.findall(r'^\| "(.+?)"(?:,| \|)', symptoms, re.MULTILINE)
+    quoted = re.findall(r'^\| "(?!The vane_magic extension)(.+?)"(?:,| \|)', symptoms, re.MULTILINE)  # but IPython's
     assert len(quoted) > 12
     missing = [quote for quote in quoted if not _is_said(quote, source)]
     assert missing == []
