@@ -56,12 +56,8 @@ def select(sent: Sequence[RawSource], answer: str, max_sources: int) -> Selectio
 
 
 def _source(number: int, raw: RawSource) -> Source:
-    return Source(
-        source_id=str(number),
-        title=preview(raw.title),
-        url=raw.url.strip() if _is_usable(raw.url) else "",
-        snippet_preview=preview(raw.content),
-    )
+    url = raw.url.strip() if _is_usable(raw.url) else ""
+    return Source(source_id=str(number), title=preview(raw.title), url=url, snippet_preview=preview(raw.content))
 
 
 def _is_usable(url: str) -> bool:
@@ -70,8 +66,7 @@ def _is_usable(url: str) -> bool:
 
 
 def _notes(sent: Sequence[RawSource], chosen: Sequence[int]) -> Iterator[str]:
-    odd = [n for n in chosen if sent[n - 1].odd or not _is_usable(sent[n - 1].url)]
-    if odd:
+    if odd := [n for n in chosen if sent[n - 1].odd or not _is_usable(sent[n - 1].url)]:
         yield f"{_named(odd)} came without a usable title, address or text."
     if failed := [n for n in chosen if sent[n - 1].title.startswith("Error fetching")]:
         yield f"{_named(failed)} could not be read by Vane."
@@ -131,8 +126,7 @@ def split_thinking(text: str) -> tuple[str, str]:
     if "think" not in text.lower():
         return text, ""
     code = _code(text) if not re.match(r"\s*<think", text, re.IGNORECASE) else []
-    answer: list[str] = []
-    thinking: list[str] = []
+    answer, thinking = list[str](), list[str]()
     end, inside = 0, False
     for tag in _THINK.finditer(text):
         if not inside and _covers(code, tag.start()):
@@ -183,7 +177,7 @@ def _inline(text: str, fences: Sequence[tuple[int, int]]) -> list[tuple[int, int
     edges = [0, *(edge for span in fences for edge in span), len(text)]
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
         for paragraph in re.finditer(r"(?:[^\n]+\n?)+", text[start:stop]):
-            runs = [(m.start(), m.end()) for m in _TICKS.finditer(paragraph[0])]
+            runs = [run.span() for run in _TICKS.finditer(paragraph[0])]
             base = start + paragraph.start()
             spans += [(base + a, base + b) for a, b in _pairs(runs)]
     return spans
