@@ -1,5 +1,8 @@
 """Measure everything in one run, peers included, and write docs/performance.md: python benchmarks/run.py.
 
+With names of parts (loading, locking, rendering, asking, indexing) only these are measured, in this environment, and
+their rows are printed.
+
 The peers go into a virtual environment of their own in a temporary directory. Without a package index they are left
 out, and the page says so. A ratio is ours to the other's: the median of the ratios of neighbouring runs, so that a
 machine whose speed drifts does no harm, and the range of their middle half.
@@ -184,11 +187,14 @@ def indexing() -> Iterator[Row]:
         )
 
 
+PARTS = {part.__name__: part for part in (loading, locking, rendering, asking, indexing)}
+
+
 def measure() -> None:
     """Print one line of JSON a row; the versions come first."""
     names = ("ipython", "httpx", "filelock", "markdown-it-py", "pydantic", *PEERS)
     print(json.dumps({name: metadata.version(name) for name in names if has(name)}), flush=True)
-    for part in (loading, locking, rendering, asking, indexing):
+    for part in PARTS.values():
         for row in part():
             print(json.dumps(row), flush=True)
 
@@ -280,4 +286,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    measure() if sys.argv[1:] == ["--measure"] else main()
+    if sys.argv[1:] == ["--measure"]:
+        measure()
+    elif len(sys.argv) > 1:
+        print("\n".join(line(row) for name in sys.argv[1:] for row in PARTS[name]()))
+    else:
+        main()

@@ -113,6 +113,14 @@ def test_each_page_is_reached_from_the_contents() -> None:
     assert [str(page) for page in pages if f"({page})" not in contents] == []
 
 
+def test_each_file_that_a_page_names_is_there() -> None:
+    """Tests, notebooks and benchmarks, some by a pattern."""
+    text = " ".join(page.read_text(encoding="utf-8") for page in PAGES)
+    named = set(re.findall(r"\b(?:tests|notebooks|benchmarks)/[\w*]+\.\w+", text))
+    assert len(named) > 10
+    assert [name for name in sorted(named) if not any(ROOT.glob(name))] == []
+
+
 # Tables ---
 
 

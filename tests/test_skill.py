@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 import skills_ref
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pages import ROOT
 from servers.listener import closed_port
@@ -150,6 +150,7 @@ _INPUTS = st.dictionaries(_KEYS, _VALUES, max_size=4) | st.dictionaries(_KEYS, _
 )
 
 
+@settings(deadline=None)
 @given(_INPUTS | _VALUES)
 def test_our_schema_of_the_input_judges_as_the_contracts(value: Any) -> None:
     """It is made from the model, so the model cannot drift from the contract unseen."""
@@ -157,6 +158,7 @@ def test_our_schema_of_the_input_judges_as_the_contracts(value: Any) -> None:
     assert ours.is_valid(value) == theirs.is_valid(value)
 
 
+@settings(deadline=None)
 @given(_INPUTS)
 def test_what_the_model_takes_fits_the_schema(value: dict[str, Any]) -> None:
     """The model is stricter in one thing: white space around a question counts for nothing."""
@@ -171,6 +173,7 @@ def test_what_the_model_takes_fits_the_schema(value: dict[str, Any]) -> None:
     assert taken == (_INPUT[1].is_valid(trimmed) and "\0" not in str(query))
 
 
+@settings(deadline=None)
 @given(changed_results())
 def test_our_schema_of_the_output_judges_as_the_contracts(value: dict[str, Any]) -> None:
     """Likewise."""
