@@ -12,7 +12,6 @@ from IPython.core.error import UsageError
 from vane_magic.notebook.options import BY_NAME, MAGIC, Option, Scan, scan
 
 if TYPE_CHECKING:
-    from IPython.core.completer import Matcher
     from IPython.core.interactiveshell import InteractiveShell
 
 IDENTIFIER: Final = "vane_magic"  # the matcher's name in `%config Completer.disable_matchers`
@@ -34,7 +33,7 @@ def install(shell: InteractiveShell, models: Callable[[], Sequence[str]]) -> Non
         typed = _typed(context)
         return _nothing() if typed is None else _complete(typed, models, _names(shell))
 
-    mark: Any = completer.context_matcher  # pyright: ignore[reportUnknownMemberType] - IPython annotates little
+    mark = cast("Any", completer.context_matcher)  # pyright: ignore[reportUnknownMemberType] - IPython's own gap
     _matchers(shell).append(mark(identifier=IDENTIFIER)(matcher))
 
 
