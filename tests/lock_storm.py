@@ -82,20 +82,21 @@ class Report:
     holders_hit: int = 0
     lost: int = 0
     overlaps: list[str] = field(default_factory=list)
+    overlong: int = 0
     strangers_lost: int = 0
     hung: int = 0
     debris: list[str] = field(default_factory=list)
 
     @property
     def is_fine(self) -> bool:
-        return not (self.overlaps or self.strangers_lost or self.hung or self.debris)
+        return not (self.overlaps or self.overlong or self.strangers_lost or self.hung or self.debris)
 
     def __str__(self) -> str:
         return (
             f"{self.holds} holds, {self.strangers} of strangers; {self.kills} SIGKILL, {self.stops} SIGSTOP beyond the"
             f" threshold, {self.holders_hit} of them at the holder; {self.lost} holds lost and noticed;"
-            f" {len(self.overlaps)} overlaps, {self.strangers_lost} strangers' markers lost, {self.hung} waiters hung,"
-            f" {len(self.debris)} files left"
+            f" {len(self.overlaps)} overlaps, {self.overlong} checks too late, {self.strangers_lost} strangers' markers"
+            f" lost, {self.hung} waiters hung, {len(self.debris)} files left"
         )
 
 
@@ -104,7 +105,8 @@ class Report:
 
 class Log:
     def __init__(self, directory: Path, kind: str) -> None:
-        self.fd = os.open(directory / f"{kind}.{os.getpid()}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        name = f"{kind}.{os.getpid()}.{time.time_ns()}.log"  # A long storm uses each pid more than once.
+        self.fd = os.open(directory / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND)
 
     def write(self, **line: object) -> None:
         os.write(self.fd, json.dumps(line).encode() + b"\n")
@@ -272,6 +274,8 @@ class Storm:
                 self.report.strangers_lost += entry["event"] == "missing"
             spans += [(start, end, f"{log.name} {number}") for number, (start, end) in holds.items()]
             self.report.strangers += len(holds) * log.name.startswith("stranger")
+            if log.name.startswith("worker") and self.kind == "vane":
+                self.report.overlong += sum(end - start > self.stale_after for start, end in holds.values())
         self.report.holds = len(spans)
         for one, other in itertools.pairwise(sorted(spans)):
             if other[0] < one[1]:

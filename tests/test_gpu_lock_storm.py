@@ -25,8 +25,9 @@ def storm(lock: str, seconds: float) -> dict[str, Any]:
 
 
 def assert_calm(report: dict[str, Any]) -> None:
-    """No two held at once, no stranger lost its marker, nobody hung, nothing is left over."""
+    """No two held at once or too long, no stranger lost its marker, nobody hung, nothing is left over."""
     assert report["overlaps"] == []
+    assert report["overlong"] == 0
     assert (report["strangers_lost"], report["hung"], report["debris"]) == (0, 0, [])
     assert min(report[count] for count in ("holds", "strangers", "kills", "stops", "holders_hit")) > 0, report
 
