@@ -688,7 +688,7 @@ def test_the_status_line_is_announced(scripted: Scripted, open_form: Open) -> No
 def test_the_modes_tell_their_limits(scripted: Scripted, open_form: Open) -> None:
     """As the tiers have them."""
     labels = [label for label, _ in controls(open_form(scripted(REPLY)))["Mode"].options]
-    assert [re.findall("up to (.*)", label) for label in labels] == [["10 s"], ["30 s"], ["60 s"]]
+    assert [re.findall("up to (.*):", label) for label in labels] == [["10 s"], ["30 s"], ["60 s"]]
 
 
 def test_the_page_says_what_air_gapped_means(scripted: Scripted, open_form: Open) -> None:
@@ -697,7 +697,7 @@ def test_the_page_says_what_air_gapped_means(scripted: Scripted, open_form: Open
     assert "your search terms go to public search engines" in form.children[-1].value
 
 
-@pytest.mark.parametrize("text", HOSTILE[::7], ids=range(len(HOSTILE[::7])))
+@pytest.mark.parametrize("text", HOSTILE[::19], ids=range(len(HOSTILE[::19])))
 def test_hostile_text_is_inert_in_the_form(scripted: Scripted, open_form: Open, text: str) -> None:
     """As question, answer, title and model name."""
     server = scripted(answer(f"x {text}", [source(text)]), config=config([provider(chat=["a:1b", text or "b"])]))

@@ -68,13 +68,13 @@ class _Page:
     """The widgets of a form, in the order of the keyboard, as wide as the page allows."""
 
     def __init__(self, question: str, settings: Settings) -> None:
-        modes = [(f"{mode}: {mode.workload}, up to {mode.limit_s:g} s", mode) for mode in Mode]
+        modes = [(f"{mode}, up to {mode.limit_s:g} s: {mode.workload}", mode) for mode in Mode]
         models = [(settings.chat_model or "chosen automatically", "")]
         box, choice, button = _widgets.Checkbox, _widgets.Dropdown, _widgets.Button
         count, top = settings.max_sources, max(settings.max_sources, 1000)
         self.question = _field(_Question, "Question", "", "1 1 100%", value=question, rows=3, placeholder=_HINT)
-        self.mode = _field(choice, "Mode", SETTINGS["mode"].help, "1 1 18em", options=modes, value=settings.mode)
-        self.model = _field(choice, "Chat model", SETTINGS["chat_model"].help, "1 1 18em", options=models)
+        self.mode = _field(choice, "Mode", SETTINGS["mode"].help, "2 1 20em", options=modes, value=settings.mode)
+        self.model = _field(choice, "Chat model", SETTINGS["chat_model"].help, "1 1 14em", options=models)
         self.refresh = _field(button, "Refresh", "Ask Vane again for its chat models")
         self.scopes = {
             name: _field(box, name, f"Search: {name}", value=name in settings.scope, indent=False) for name in SCOPES
@@ -86,14 +86,16 @@ class _Page:
         self.stop = _field(button, "Stop", "Stop the question; what has come is kept", "0 0 9em", disabled=True)
         told = "Send the conversation so far along with the question"
         self.go_on = _field(box, "Continue from the last answer", told, indent=False, disabled=True)
-        self.status, self.clock, self.answer, self.markdown = (_widgets.HTML() for _ in range(4))
+        self.status, self.answer, self.markdown = (_widgets.HTML() for _ in range(3))
+        self.clock = _widgets.HTML(layout={"flex": "1 1 12em"})
         self.earlier = _field(choice, "Answers", "Go back to an earlier answer", display="none")
         self.rows = (
             self.question,
             _row(self.mode, self.model, self.refresh),
-            _row(_widgets.Label("Search"), *self.scopes.values(), self.max_sources),
+            _row(_widgets.Label("Search in"), *self.scopes.values(), self.max_sources),
             _row(self.ask, self.stop, self.go_on),
-            *(self.status, self.clock, self.answer, self.earlier, self.markdown),
+            _row(self.status, self.clock),
+            *(self.answer, self.earlier, self.markdown),
             _widgets.HTML(f'<div style="font-size:.85em;opacity:.75;line-height:1.4">{_AIR_GAP}</div>'),
         )
 
@@ -149,7 +151,7 @@ class Form(ipywidgets.VBox):
         self._closing = threading.Event()
         self._context = contextvars.copy_context()
         self._page = page = _Page(question, self._settings())
-        super().__init__(page.rows)  # pyright: ignore[reportUnknownMemberType] - ipywidgets annotates little
+        super().__init__(page.rows, layout={"max_width": "60em"})  # pyright: ignore[reportUnknownMemberType] - ipywidgets annotates little
         self._is_open = True
         atexit.register(self.close)
         self._link = _widgets.jsdlink((page.question, "ping"), (page.question, "pong"))
@@ -443,7 +445,7 @@ def _bar(elapsed_ms: int, limit_ms: int) -> str:
 
 def _field(kind: Any, name: str, told: str, flex: str = "0 0 auto", display: str | None = None, **options: Any) -> Any:  # noqa: ANN401 - ipywidgets annotates little
     """A control with its label and tooltip."""
-    layout = {"flex": flex, "width": "auto", "display": display}
+    layout = {"flex": flex, "width": "auto", "min_width": "0", "display": display}
     control = kind(description=name, tooltip=told, layout=layout, **options)
     if control.style.has_trait("description_width"):
         control.style.description_width = "initial"
@@ -451,7 +453,7 @@ def _field(kind: Any, name: str, told: str, flex: str = "0 0 auto", display: str
 
 
 def _row(*children: object) -> Any:  # noqa: ANN401 - likewise
-    return _widgets.HBox(children, layout={"flex_flow": "row wrap", "align_items": "center"})
+    return _widgets.HBox(children, layout={"flex_flow": "row wrap", "align_items": "center", "grid_gap": "0 1em"})
 
 
 def _parts(widget: Any) -> Iterator[Any]:  # noqa: ANN401 - likewise
