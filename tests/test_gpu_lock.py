@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from filelock import FileLock
 
 from vane_magic.core import gpu_lock
 from vane_magic.core.errors import Cancelled, ConfigurationError, VramConcurrencySaturated
@@ -79,6 +80,15 @@ def test_a_waiter_gets_the_lock_when_it_is_released(marker: Path) -> None:
     holder = GpuLock(marker).acquire()
     threading.Timer(0.2, holder.release).start()
     with GpuLock(marker, wait=20) as lock:
+        lock.check()
+
+
+def test_a_guard_that_is_held_for_a_moment_is_no_reason_to_give_up(marker: Path) -> None:
+    """Without any wait, the lock is free although somebody is just changing something."""
+    guard = FileLock(f"{marker}.guard", thread_local=False)
+    guard.acquire()
+    threading.Timer(0.1, guard.release).start()
+    with GpuLock(marker) as lock:
         lock.check()
 
 

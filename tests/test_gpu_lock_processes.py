@@ -231,6 +231,10 @@ def test_a_worker_frozen_in_the_guard_blocks_nobody_for_long(lock_path: Path, pu
     assert time.monotonic() - started < 5
     assert caught.value.holder is not None
     assert caught.value.holder.pid == frozen.pid
+    told: list[int | None] = []
+    with pytest.raises(VramConcurrencySaturated):
+        GpuLock(lock_path, wait=0.5).acquire(lambda holder, _: told.append(holder and holder.pid))
+    assert set(told) == {frozen.pid}
     frozen.kill()
     assert_free_soon(lock_path, time.monotonic())
 
