@@ -189,17 +189,26 @@ ODD_PROVIDERS: list[Any] = [
     [{"id": 5, "name": None, "chatModels": "x", "embeddingModels": {}}],
     [{"chatModels": [None, {"key": ""}, {"key": 5}, {"name": "n"}]}],
     [{"id": "a", "name": "x" * 10_000, "chatModels": [{"key": "m" * 10_000}]}],
-    [{"id": "a", "config": "x", "chatModels": [{"key": "m"}], "embeddingModels": [{"key": "e"}]}],
 ]
+WITHOUT_ADDRESS: dict[str, Any] = {
+    "id": "a", "config": "x", "chatModels": [{"key": "m"}], "embeddingModels": [{"key": "e"}],
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("providers", ODD_PROVIDERS)
-def test_odd_providers_are_read_leniently(scripted: Scripted, lock_path: Path, providers: Any) -> None:
-    """Never an internal error."""
+@pytest.mark.parametrize(
+    ("providers", "expected"),
+    [
+        *((providers, "CONFIGURATION_ERROR") for providers in ODD_PROVIDERS),
+        ([{**WITHOUT_ADDRESS, "type": "ollama"}], "success"),
+        ([WITHOUT_ADDRESS], "SECURITY_BOUNDARY_VIOLATION"),
+    ],
+)
+def test_odd_providers_are_read_leniently(scripted: Scripted, lock_path: Path, providers: Any, expected: str) -> None:
+    """Never an internal error; one that tells neither type nor address may be anywhere."""
     told = json_reply(200, {"values": {"modelProviders": providers}})
     server = scripted(answer("A."), routes={"GET /api/config": told})
     result = VaneClient(server.url, lock_path=str(lock_path)).research(QUESTION)
-    assert code(result) in {"success", "CONFIGURATION_ERROR"}
+    assert code(result) == expected
 
 
 def test_a_thousand_providers_are_not_too_many(ask: Callable[..., ToolResult]) -> None:
