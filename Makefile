@@ -1,5 +1,5 @@
 # Every target installs what it needs into .venv and can be run again. No path is absolute, so blanks in it do no harm.
-.PHONY: help demo test test-all test-browser soak lint bench notebooks clean
+.PHONY: help demo test test-all test-browser soak lint bench notebooks reference clean
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 ENV ?= .venv
@@ -32,6 +32,12 @@ lint: $(ENV)/.test  ## check style, types and the arrows between modules
 
 bench: $(ENV)/.test  ## measure, and print the table of ratios
 	@$(PY) benchmarks/run.py
+
+notebooks: $(ENV)/.test  ## run the notebooks against the local documents, and store their outputs
+	@$(PY) tests/notebooks.py
+
+reference: $(ENV)/.test  ## write docs/reference.md from the docstrings
+	@$(PY) tests/reference.py
 
 clean:  ## remove the environments
 	@rm -rf .venv .venv-*
