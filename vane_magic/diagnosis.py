@@ -118,11 +118,7 @@ def diagnose(url: str | None = None, *, deep: bool = False, layers: Sequence[Lay
         Whatever is broken, a refused address included. A bad setting does not keep the others from being checked.
         Ollama and SearXNG are asked only when Vane tells that they are on this machine's loopback interface.
     """
-    doctor = _Doctor((Layer("the call", {"url": url}), *layers))
-    try:
-        return doctor.examine(deep=deep)
-    finally:
-        doctor.cancel.set()
+    return _Doctor((Layer("the call", {"url": url}), *layers, environment())).examine(deep=deep)
 
 
 class _FoundError(Exception):
@@ -133,9 +129,8 @@ class _Doctor:
     """One examination; what its checks find of each link comes together here."""
 
     def __init__(self, layers: Sequence[Layer]) -> None:
-        self.cancel = threading.Event()
-        self._layers = (*layers, environment())
-        self._links: dict[str, Check] = {}
+        self._layers = layers
+        self._links = {name: Check(UNCHECKED, name, "Not reached: see the links before it.") for name in _ORDER.split()}
         self._settings = Settings.resolve()
         self._server: Server | None = None
         self._choice: Choice | None = None
@@ -143,20 +138,18 @@ class _Doctor:
     def examine(self, *, deep: bool) -> Diagnosis:
         self._check("settings", self._resolve)
         self._check("versions", _versions)
+        self._tell("lock", BROKEN, "Its file system does not answer.", _MOVE_IT)  # until the check ends
         lock = _start(self._check, "lock", _lock, self._settings.lock_path)
         if self._check("address", self._judge_address):
             self._look_up(check_endpoint(self._settings.url))
         if self._server:
             self._look_behind(self._server)
         lock.join(LOCK_S)
-        if lock.is_alive():
-            self._tell("lock", BROKEN, "The file system of the lock does not answer.", _MOVE_IT)
         if deep and self._choice:
             self._check("question", self._ask)
         elif not deep:
             self._tell("question", UNCHECKED, "Only --deep (deep=True) asks one.")
-        rest = {name: Check(UNCHECKED, name, "Not reached: see the links before it.") for name in _ORDER.split()}
-        return Diagnosis(tuple((rest | self._links).values()))
+        return Diagnosis(tuple(self._links.values()))
 
     def _tell(self, name: str, state: State, text: str, step: str = "") -> None:
         self._links[name] = Check(state, name, shorten(text, 900), shorten(step, 600))
@@ -200,12 +193,11 @@ class _Doctor:
 
     def _look_up(self, endpoint: Endpoint) -> None:
         """Whether somebody listens is one link, whether that is Vane the next."""
-        watch = Watch(LOOK_UP_S, cancel=self.cancel)
-        self._check("Vane", self._ask_vane, endpoint, watch)
+        watch = Watch(LOOK_UP_S)
+        self._check("port", self._ask_vane, endpoint, watch)
         if watch.connected:
+            self._links["Vane"] = self._links["port"]._replace(name="Vane")
             self._tell("port", OK, f"Something listens at {endpoint}.")
-        else:
-            self._links["port"] = self._links.pop("Vane")._replace(name="port")
 
     def _ask_vane(self, endpoint: Endpoint, watch: Watch) -> _Finding:
         try:
@@ -225,7 +217,7 @@ class _Doctor:
         ollama = _start(self._ask_ollama, server)
         if server.searxng_loopback:
             in_container = any((provider.host or "").endswith(".internal") for provider in server.providers)
-            service = _Service("SearXNG", server.searxng_loopback, Watch(PROBE_S, cancel=self.cancel), in_container)
+            service = _Service("SearXNG", server.searxng_loopback, Watch(PROBE_S), apart=in_container)
             self._check("SearXNG", _searxng, service)
         else:
             self._check("SearXNG", _place, server, self._settings)
@@ -243,17 +235,17 @@ class _Doctor:
         return OK, told, "Fix the one that answers with chat_model (VANE_CHAT_MODEL)." if of else ""
 
     def _ask_ollama(self, server: Server) -> None:
+        """Ask the Ollama of the chosen model, or the one that keeps a model from being chosen."""
+        self._tell("Ollama", UNCHECKED, "No Ollama on the loopback interface has the model.")
         choice = self._choice
         found = [p for p in server.providers if p.type == "ollama" and (not choice or p.id == choice.chat.provider_id)]
         provider = min(found, key=lambda provider: not provider.fault, default=None)
-        if provider is None or provider.loopback is None:
-            self._tell("Ollama", UNCHECKED, "No Ollama on the loopback interface has the model.")
-            return
-        service = _Service("Ollama", provider.loopback, Watch(PROBE_S, cancel=self.cancel), not provider.fault)
-        holds = self._check("Ollama", _ollama, service, provider)
-        if choice and holds and choice.chat.locality is not Locality.REMOTE:  # it would ask ollama.com of such a one
-            self._check("tools", _tools, service, choice.chat.key)
-            self._check("memory", _memory, service, choice.chat.key)
+        if provider and provider.loopback:
+            service = _Service("Ollama", provider.loopback, Watch(PROBE_S), apart=not provider.fault)
+            holds = self._check("Ollama", _ollama, service, provider)
+            if choice and holds and choice.chat.locality is not Locality.REMOTE:  # of such a one it asks ollama.com
+                self._check("tools", _tools, service, choice.chat.key)
+                self._check("memory", _memory, service, choice.chat.key)
 
     def _ask(self) -> _Finding:
         """One real question."""
@@ -265,7 +257,7 @@ class _Doctor:
 
 
 def _start(work: Callable[..., object], *args: object) -> threading.Thread:
-    """Work on a thread that keeps no program from ending, since a dead file system cannot be interrupted."""
+    """Work on a thread that keeps no program from ending: a dead file system cannot be interrupted."""
     thread = threading.Thread(target=work, args=args, name="vane-magic-doctor", daemon=True)
     thread.start()
     return thread
