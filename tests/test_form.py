@@ -633,6 +633,17 @@ def test_the_models_are_those_that_vane_lists(scripted: Scripted, open_form: Ope
     assert controls(form)["Chat model"].value == "Ollama/b:2b"
 
 
+def test_a_list_that_comes_late_leaves_the_outcome_on_the_page(scripted: Scripted, open_form: Open) -> None:
+    """The models are there to choose, and the status line still says how the question ended."""
+    gate, told = threading.Event(), ScriptedServer(config=config())._routes["GET /api/config"]
+    form = open_form(scripted(REPLY, routes={"GET /api/config": in_turn([wait(gate), told], told)}))
+    form.ask("hm").result(10)
+    gate.set()
+    wait_for(lambda: len(controls(form)["Chat model"].options) == 2)
+    with form._lock:
+        assert shown(form, "status").endswith("INVALID_INPUT.")
+
+
 def test_a_configured_model_is_named(scripted: Scripted, open_form: Open) -> None:
     """Instead of "chosen automatically"; it is what is asked."""
     server = scripted(REPLY, config=config([provider(chat=["a:1b", "b:2b"])]))

@@ -399,6 +399,7 @@ class Form(ipywidgets.VBox):
     def _look_up(self) -> None:
         """Ask Vane which chat models there are."""
         names: Sequence[str] = ()
+        said = self._page.status.value
         try:
             endpoint = check_endpoint(self._settings().url)
             names = chat_names(look_up(endpoint, Watch(LOOK_UP_S, cancel=self._closing)))
@@ -408,7 +409,8 @@ class Form(ipywidgets.VBox):
         with self._lock:
             if self._is_open and not self._run:
                 self._offer(names)
-                self._say(status)
+                if self._page.status.value == said:  # no question has come between
+                    self._say(status)
 
     def _offer(self, names: Sequence[str]) -> None:
         """Let these models be chosen; the chosen one stays chosen."""

@@ -106,13 +106,14 @@ class VaneMagics(magic.Magics):
 
         return diagnose(deep=bool(option), layers=(self._layer(),))
 
-    @magic.no_var_expand  # pyright: ignore[reportUnknownMemberType, reportUntypedFunctionDecorator] - likewise
     @magic.line_magic  # pyright: ignore[reportUnknownMemberType, reportUntypedFunctionDecorator] - likewise
     def vane_form(self, line: str = "") -> Form:
-        """Show a form to ask Vane with, while other cells run; the rest of the line is its first question."""
+        """Show a form to ask Vane with, while other cells run."""
+        if line.strip(" ;"):
+            raise UsageError(f'%{MAGIC}_form takes no question: type it into the form, or: vane_magic.Form("…")')
         from vane_magic.notebook.form import Form  # noqa: PLC0415 - heavy, and not needed for loading
 
-        return Form(line.strip())
+        return Form()
 
     def chat_models(self) -> Sequence[str]:
         """The chat models of the last look-up, for completion."""
