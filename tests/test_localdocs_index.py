@@ -537,12 +537,15 @@ def test_the_default_corpus_has_the_library_and_imports_none_of_it() -> None:
 def test_this_projects_pages_come_from_the_wheel_or_the_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a folder `corpus` beside the code, else from a checkout; never from what else lies beside a package."""
+    """From a folder `corpus` beside the code, else from a checkout; never from what else lies beside a package.
+
+    The tables of outcomes are no pages to quote from.
+    """
     code = tmp_path / "vane_magic" / "localdocs" / "documents.py"
     code.parent.mkdir(parents=True)
     for place in (tmp_path, code.parent / "corpus"):
-        (place / "docs").mkdir(parents=True)
-        for name in ("README.md", "SKILL.md", "OTHER.md", "docs/lock.md"):
+        (place / "docs" / "outcomes").mkdir(parents=True)
+        for name in ("README.md", "SKILL.md", "OTHER.md", "docs/lock.md", "docs/outcomes/errors.md"):
             (place / name).write_text("text")
     monkeypatch.setattr(documents, "__file__", str(code))
     monkeypatch.setattr(documents, "_MODULES", "")
