@@ -370,13 +370,13 @@ def test_state_and_result_can_be_observed(scripted: Scripted, open_form: Open) -
     told: list[tuple[str, str, bool]] = []
     form.observe(lambda change: told.append((change["name"], form.state, form.result is not None)), ["state", "result"])
     form.ask(QUESTION).result(10)
-    assert told == [("state", "running", False), ("state", "done", True), ("result", "done", True)]
+    assert told == [("state", "running", False), ("result", "done", True), ("state", "done", True)]
     told.clear()
     form.ask(QUESTION).result(10)
     assert [(name, state) for name, state, _ in told] == [
         ("state", "running"),
-        ("state", "failed"),
         ("result", "failed"),
+        ("state", "failed"),
     ]
 
 

@@ -378,9 +378,9 @@ class Form(ipywidgets.VBox):
             page.earlier.value = len(self._results) - 1
             page.earlier.layout.display = None
             page.go_on.disabled = not any(each.success for each in self._results)
-            with self.hold_trait_notifications():  # observers find both; the new state is told first
+            with self.hold_trait_notifications():  # observers find both
+                self.set_trait("result", result)  # first, for who waits for the state and then reads it
                 self._enter(*_outcome(result))
-                self.set_trait("result", result)
 
     # Settings and models ---
 
