@@ -27,6 +27,8 @@ from servers.scripted import (
     wait,
 )
 
+from vane_magic.notebook import form as form_module
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
@@ -94,7 +96,7 @@ class Shown:
         self.question = book.page.get_by_label("Question")
         self.question.wait_for()
         self.says("Ready")
-        while self.tell("form._page.question.pong") == "0":  # the kernel has not heard from the page yet
+        while int(self.tell("form._page.question.pong")) < form_module._GREETINGS:  # page and kernel find each other
             self.page.wait_for_timeout(100)
 
     def button(self, name: str) -> Locator:
@@ -175,7 +177,7 @@ def test_type_ask_stop_ask_again_continue(page: Page, show: Show, app: str) -> N
     assert QUESTION[:-1] in page.get_by_label("Markdown to copy").input_value()
 
 
-@pytest.mark.parametrize("subshells", ["perCommTarget", "disabled"])
+@pytest.mark.parametrize("subshells", ["perCommTarget", "perComm", "disabled"])
 def test_the_form_is_used_while_a_cell_is_busy(
     page: Page, lab: Lab, show: Show, lock_path: Path, subshells: str
 ) -> None:

@@ -31,7 +31,10 @@ QUESTION = "How do tidal turbines work?"
 
 
 class Front:
-    """A front end with one form, which sends its messages to a subshell or to the main shell."""
+    """A front end with one form, which sends its messages to a subshell or to the main shell.
+
+    A pong is as good as all that were asked for until its number.
+    """
 
     def __init__(self, kernel: Kernel, server: ScriptedServer, lock: Path) -> None:
         self.kernel, self.subshell, self._busy = kernel, "", lock.parent / "busy"
@@ -114,12 +117,12 @@ def test_in_a_subshell_it_asks_and_stops_while_a_cell_is_busy(kernel: Kernel, op
     """Both clicks are handled before the cell ends, in the subshell of the front end, for every control."""
     front, server = open_front([*PART, hang])
     front.open_subshell()
-    front.set("question", pong=1)
+    front.set("question", pong=9)
     kernel.run("while form._page.question.pong == 0: time.sleep(0.01)")
     cell = front.keep_busy()
     front.set("question", value=QUESTION)
     front.click("ask")
-    front.set("question", pong=2)
+    front.set("question", pong=99)
     search = server.wait_for_searches()[0]
     front.click("stop")
     assert search.left.wait(10)
@@ -132,7 +135,7 @@ def test_stop_reaches_a_question_that_a_cell_has_asked(kernel: Kernel, open_fron
     """Also when the cell that has asked stays busy: its changes do not draw the clicks to the main shell."""
     front, server = open_front([*PART, hang])
     front.open_subshell()
-    front.set("question", pong=1)
+    front.set("question", pong=9)
     kernel.run("while form._page.question.pong == 0: time.sleep(0.01)")
     kernel.run(f"form.ask({QUESTION!r})")
     cell = front.keep_busy()
@@ -151,7 +154,7 @@ def test_without_subshells_a_click_waits_for_the_cell(kernel: Kernel, open_front
     front.set("question", value="How")
     front.click("ask")
     front.set("question", value=QUESTION)
-    front.set("question", pong=2)
+    front.set("question", pong=99)
     front.let_go(cell)
     assert front.state() == "done"
     assert [search.json()["query"] for search in server.searches] == [QUESTION]

@@ -36,6 +36,8 @@ from vane_magic.notebook.traits import DEFAULTS
 
 _REDRAW_S: Final = 0.1
 _ECHO_S: Final = 5.0  # what a front end may take to answer; a busy kernel without subshells hears it later still
+_GREETINGS: Final = 5
+_GREETING_S: Final = 0.5  # seconds between them
 _JOIN_S: Final = 2.0  # a stopped run ends within a tenth of a second
 _COPIED: Final = 100_000  # characters of Markdown to copy; .result has all
 _HINT: Final = "What do you want to know? The button asks, or an empty last line: Shift+Enter twice."
@@ -228,7 +230,7 @@ class Form(ipywidgets.VBox):
             widget.close()
         super().close()
 
-    def _adopt(self, _: object) -> None:
+    def _adopt(self, change: dict[str, Any]) -> None:
         """Have the form's messages handled where this one is: in a subshell, when the front end uses one.
 
         ipykernel routes a widget's messages to the shell from whose messages the widget was changed last. That was the
@@ -238,6 +240,18 @@ class Form(ipywidgets.VBox):
         for widget in _parts(self):
             if widget.has_trait("disabled"):
                 widget.send_state("disabled")
+        if change["new"] < _GREETINGS:
+            self._spawn(self._greet)
+
+    def _greet(self) -> None:
+        """Ping again: a front end's first messages have no subshell, since it is still being made."""
+        if not self._closing.wait(_GREETING_S):
+            self._ping()
+
+    def _ping(self) -> int:
+        with self._lock:
+            self._page.question.ping += 1
+            return self._page.question.ping
 
     def _publish(self, change: Callable[..., None], *args: object) -> None:
         self._context.copy().run(change, *args)
@@ -327,9 +341,8 @@ class Form(ipywidgets.VBox):
         question = self._page.question
         if question.pong == 0:
             return
-        question.ping += 1
-        until = time.monotonic() + _ECHO_S
-        while question.pong < question.ping and time.monotonic() < until and not run.cancel.wait(0.01):
+        ping, until = self._ping(), time.monotonic() + _ECHO_S
+        while question.pong < ping and time.monotonic() < until and not run.cancel.wait(0.01):
             pass
 
     def _research(self, run: _Run) -> ToolResult:
