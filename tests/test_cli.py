@@ -106,6 +106,12 @@ def test_a_question_may_come_in_words(run: Run, vane: ReplayServer) -> None:
     assert vane.searches[0].json()["query"] == "what is TCP"
 
 
+def test_the_magics_short_options_serve_here_too(run: Run, vane: ReplayServer) -> None:
+    """Who has learned `%vane -m quality -n 2` types the same."""
+    result = result_of(run("ask", "-m", "quality", "-n", "2", "-s", "web", QUESTION, "--json", "--url", vane.url))
+    assert (result["data"]["mode"], len(result["data"]["sources"])) == ("quality", 2)
+
+
 def test_json_is_one_result_with_the_options_in_force(run: Run, vane: ReplayServer) -> None:
     """Every option reaches the request or the result."""
     done = run(

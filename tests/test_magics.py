@@ -545,6 +545,11 @@ def test_local_docs_are_asked_by_an_engine_started_once(
     notebook.run("r = %vane --local-docs -q what is the tide?")
     assert notebook["r"].run.url == place
     assert json.loads(result.to_json())["data"]["sources"][0]["url"].startswith(place)
+    (other := tmp_path / "other").mkdir()
+    (other / "wind.md").write_text("# Wind\n\nA wind turbine turns fast.\n")
+    notebook.config(local_docs=str(other))
+    notebook.run("r = %vane --local-docs -q how does a turbine turn?")
+    assert [source.title for source in notebook["r"].sources] == ["Wind"]  # other folders, another engine
     notebook.run("%unload_ext vane_magic")
     with pytest.raises(OSError):
         __import__("urllib.request").request.urlopen(f"{place}/api/config", timeout=2)

@@ -21,6 +21,10 @@ from vane_magic.core.settings import SETTINGS, Layer, Settings, environment
 INTERRUPTED: Final = 130  # as shells have it for SIGINT
 _INPUT_CAP: Final = 1_000_000  # bytes of --input; a question has 100,000 characters at most
 _SETTINGS: Final = ("mode", "max_sources", "scope", "chat_model", "instructions", "timeout", "wait")
+_AS_IN_MAGIC: Final = {
+    "mode": ["-m"], "max_sources": ["-n"], "scope": ["-s"], "chat_model": ["--model"], "instructions": ["-i"],
+    "wait": ["-w"],
+}  # fmt: skip
 _EPILOG: Final = "Every setting can also be given in the environment, as VANE_URL, VANE_MODE and so on."
 
 
@@ -53,7 +57,8 @@ def _parser() -> argparse.ArgumentParser:
         "--input", metavar="FILE", help="a VaneSkillInput as JSON in place of the question; - = standard input"
     )
     for name in (*_SETTINGS, "url"):
-        ask.add_argument(f"--{name.replace('_', '-')}", help=SETTINGS[name].help, metavar="VALUE")
+        names = [*_AS_IN_MAGIC.get(name, []), f"--{name.replace('_', '-')}"]
+        ask.add_argument(*names, dest=name, help=f"{SETTINGS[name].help}: {SETTINGS[name].expected}", metavar="VALUE")
     ask.add_argument("--allow-remote", action="store_true", help=SETTINGS["allow_remote"].help)
     ask.add_argument("--local-docs", action="store_true", help="ask the local-documents engine, not Vane")
     ask.add_argument("--json", action="store_true", help="print one ToolResult as JSON")

@@ -52,6 +52,7 @@ class Session:
         self._once = once
         self._client = VaneClient.of_layers(config, defaults=defaults)
         self._local: VaneClient | None = None
+        self._folders: object = None  # that it was started with
         self._last: ToolResult | None = None
         self._model_told = False
         self._stack = ExitStack()
@@ -147,8 +148,11 @@ class Session:
         return getattr(Settings.resolve(*layers), name)
 
     def _local_client(self, live: Live) -> VaneClient:
-        """The client of the local-documents engine, which is started once."""
-        if self._local is None:
+        """The client of the local-documents engine, which is started anew when its folders change."""
+        folders = self._setting("local_docs")
+        if self._local is None or folders != self._folders:
+            self._stack.close()
+            self._local, self._folders = None, folders
             layer = Layer("--local-docs", self._start_service(live).settings)
             self._local = VaneClient.of_layers(layer, self._config, defaults=self._defaults)
         return self._local
@@ -156,7 +160,7 @@ class Session:
     def _start_service(self, live: Live) -> Service:
         from vane_magic.localdocs import Service  # noqa: PLC0415 - few ask for it
 
-        folders = [Path(folder) for folder in cast("Sequence[str]", self._setting("local_docs") or ())]
+        folders = [Path(folder) for folder in cast("Sequence[str]", self._folders or ())]
 
         def tell(done: int, total: int) -> None:
             live.say(f"reading local documents, {done:,} of {total:,}")
