@@ -223,6 +223,10 @@ class Actions:
                 signal.pause()
         return child
 
+    def fork_in_the_guard(self) -> int:
+        """Fork such a child while this process is changing the path."""
+        return gpu_lock._guarded(self.lock._path, self.fork, 1)
+
     def raw_fork(self) -> int:
         """The same by a fork that runs no hook of Python's: the child keeps the descriptor."""
         libc = ctypes.PyDLL(None)

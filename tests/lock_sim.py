@@ -25,8 +25,6 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from filelock import Timeout
-
 from vane_magic.core import gpu_lock
 from vane_magic.core.errors import VramConcurrencySaturated
 from vane_magic.core.gpu_lock import GpuLock
@@ -205,9 +203,9 @@ class World:
         self.trace.append(f"{self.now:4} {process.name} {name} {' '.join(str(arg) for arg in args)}")
         return process
 
-    def block(self) -> None:
-        """End this turn, since the running process cannot go on."""
-        assert self.current is not None
+    def pause(self, _seconds: float | None = None) -> None:
+        """End this turn, since the running process waits; a few long pauses are as good as many short ones."""
+        self.leap(0.4)
         self.left = 0
 
     def _leave(self, process: Process) -> None:
@@ -268,15 +266,18 @@ class World:
         fakes: dict[str, Any] = {
             "os": self.os,
             "time": SimpleNamespace(
-                time_ns=lambda: self.wall_ns, monotonic_ns=lambda: self.mono_ns, monotonic=lambda: self.mono_ns / NS
+                time_ns=lambda: self.wall_ns,
+                monotonic_ns=lambda: self.mono_ns,
+                monotonic=lambda: self.mono_ns / NS,
+                sleep=self.pause,
             ),
-            "FileLock": lambda *args, **options: FakeFileLock(self, *args, **options),
             "lock_descriptor": lambda fd, **_: self.os.flock(fd),
             "unlock_descriptor": self.os.funlock,
             "_process": self._process,
             "_surroundings": lambda: ("host", "boot", "pids", "time"),
             "_SEEN": _Seen(self),
             "_CLAIMS": SimpleNamespace(add=claims.append),
+            "_OPEN": {},
         }
         real = {name: getattr(gpu_lock, name) for name in fakes}
         try:
@@ -330,7 +331,12 @@ class FakeOs:
 
     def _stat(self, inode: Inode) -> Any:
         return SimpleNamespace(
-            st_dev=1, st_ino=inode.number, st_mode=0o100644, st_mtime=inode.mtime_ns / NS, st_mtime_ns=inode.mtime_ns
+            st_dev=1,
+            st_ino=inode.number,
+            st_mode=0o100644,
+            st_nlink=list(self.world.names.values()).count(inode),
+            st_mtime=inode.mtime_ns / NS,
+            st_mtime_ns=inode.mtime_ns,
         )
 
     def _lexists(self, path: str) -> bool:
@@ -430,32 +436,6 @@ class FakeOs:
             descriptor.inode.locked_by = None
 
 
-class FakeFileLock:
-    """The guard: a few polls, and then a time-out."""
-
-    def __init__(self, world: World, path: str, wait: float, _mode: int, **options: Any) -> None:
-        self.world, self.path, self.wait, self.signed = world, path, wait, options["on_acquired"]
-        self.fd: int | None = None
-
-    def acquire(self) -> None:
-        for _try in range(3 if self.wait else 1):
-            process = self.world.step("guard", self.path)
-            inode = self.world.names.setdefault(self.path, self.world.new_inode(None))
-            if inode.locked_by is None:
-                self.fd = process.open_fd(inode)
-                inode.locked_by = process.fds[self.fd]
-                self.signed(self.fd)
-                return
-            if self.wait:
-                self.world.block()
-        raise Timeout(self.path)
-
-    def release(self) -> None:
-        if self.fd is not None:
-            self.world.os.close(self.fd)
-            self.fd = None
-
-
 # The programs
 
 
@@ -518,7 +498,5 @@ class _Pause(threading.Event):
         self.world = world
 
     def wait(self, timeout: float | None = None) -> bool:
-        del timeout  # A few long pauses are as good as many short ones.
-        self.world.leap(0.4)
-        self.world.block()
+        self.world.pause(timeout)
         return False

@@ -7,17 +7,14 @@ import math
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
-from filelock import FileLock
+from filelock import FileLock, lock_descriptor
 
 from vane_magic.core import gpu_lock
 from vane_magic.core.errors import Cancelled, ConfigurationError, VramConcurrencySaturated
 from vane_magic.core.gpu_lock import GpuLock, Holder, resolve_lock_path
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAME = ".vane-gpu-worker.lock"
 
@@ -90,6 +87,27 @@ def test_a_guard_that_is_held_for_a_moment_is_no_reason_to_give_up(marker: Path)
     threading.Timer(0.1, guard.release).start()
     with GpuLock(marker) as lock:
         lock.check()
+
+
+def test_a_guard_deleted_under_the_hands_is_made_anew(marker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock on a file without a name would exclude nobody."""
+    guards: list[int] = []
+
+    def lock(fd: int, *, blocking: bool) -> bool:
+        if ".guard" in str(Path(f"/proc/self/fd/{fd}").readlink()):
+            guards.append(fd)
+            if len(guards) == 1:
+                guard_of(marker).unlink()
+        return lock_descriptor(fd, blocking=blocking)
+
+    monkeypatch.setattr(gpu_lock, "lock_descriptor", lock)
+    with GpuLock(marker):
+        assert len(guards) == 2
+    assert guard_of(marker).exists()
+
+
+def guard_of(marker: Path) -> Path:
+    return marker.with_name(marker.name + ".guard")
 
 
 def test_a_wait_is_bounded_and_told(marker: Path) -> None:

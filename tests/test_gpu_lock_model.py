@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lock_sim import MARKER, CrashError, FakeFileLock, Process, Turn, World, stranger, worker
+from lock_sim import MARKER, CrashError, Process, Turn, World, stranger, worker
 
 from vane_magic.core import gpu_lock
 
-STEPS = 55  # more than any program here makes in one round
-HOLDS = 17  # after so many steps a worker on a free path holds the lock and has checked it once
-EVICTS = 33  # the same for one that evicts a marker first
+STEPS = 75  # more than any program here makes in one round
+HOLDS = 20  # after so many steps a worker on a free path holds the lock and has checked it once
+EVICTS = 36  # the same for one that evicts a marker first
 
 
 def world_of(**programs: Any) -> World:
@@ -116,7 +116,7 @@ def pairs(first: Turn | None, step: int, stride: int = 1, **programs: Any) -> No
 @pytest.mark.parametrize("step", range(STEPS))
 def test_two_evictors_at_any_two_steps(step: int) -> None:
     """Both find a dead holder's marker and stop anywhere, before the rename too: one gets the lock, one is told."""
-    pairs(Turn("dead", HOLDS, crash=True), step, stride=3, dead=worker())
+    pairs(Turn("dead", HOLDS, crash=True), step, stride=5, dead=worker())
 
 
 @pytest.mark.soak
@@ -212,12 +212,9 @@ def careless_evict(claim: Any, fds: list[int]) -> bool:
     return not claim.rival
 
 
-def open_guard(lock: FakeFileLock) -> None:
+def open_guard(_path: Any, action: Any, _wait: float) -> Any:
     """A guard that lets everybody in."""
-    process = lock.world.step("guard", lock.path)
-    inode = lock.world.names.setdefault(lock.path, lock.world.new_inode(None))
-    lock.fd = process.open_fd(inode)
-    lock.signed(lock.fd)
+    return action()
 
 
 def blind_check(claim: Any) -> bool:
@@ -247,7 +244,7 @@ def unlocked(claim: Any) -> bool:
     ("target", "name", "fault", "message"),
     [
         (gpu_lock._Claim, "_evict", careless_evict, "I4|lost"),
-        (FakeFileLock, "acquire", open_guard, "I3"),
+        (gpu_lock, "_guarded", open_guard, "I3"),
         (gpu_lock._Claim, "valid", blind_check, "I2"),
         (gpu_lock, "_inspect", eager_judge, "I4"),
         (gpu_lock._Claim, "_publish", unlocked, "I1"),

@@ -122,7 +122,7 @@ def test_a_living_child_of_a_dead_holder_holds_nothing(
     orphans.append(child)
     holder.kill()
     assert_free_soon(lock_path, time.monotonic())
-    assert lock_puppet.proc_state(child) == "S"
+    assert lock_puppet.proc_state(child) in "RS"
 
 
 def test_a_holder_that_becomes_another_program_holds_nothing(lock_path: Path, puppet: MakePuppet) -> None:
@@ -288,6 +288,14 @@ def test_a_forked_child_neither_holds_nor_frees(lock_path: Path, puppet: MakePup
         assert not parent("in_child", call)
     parent("check")
     assert parent("in_child", "try_fresh") == f"busy {parent.pid}"
+
+
+def test_a_child_forked_in_the_guard_does_not_keep_it(lock_path: Path, puppet: MakePuppet, orphans: list[int]) -> None:
+    """Else the guard would be locked for as long as the child lives, when the parent dies right then."""
+    child = puppet()("fork_in_the_guard")
+    orphans.append(child)
+    wait_until(lambda: lock_puppet.proc_state(child) == "S")
+    assert not [link for link in Path(f"/proc/{child}/fd").iterdir() if ".guard" in str(link.readlink())]
 
 
 def test_multiprocessing_works_while_the_parent_holds_or_not(lock_path: Path, puppet: MakePuppet) -> None:

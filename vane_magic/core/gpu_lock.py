@@ -49,7 +49,7 @@ _GUARD_WAIT_S: Final = 1.0
 _TOLD_AFTER_S, _TOLD_EACH_S = 1.0, 0.1
 _POLL_S: Final = (0.01, 0.04)
 _GUARD_POLL_S: Final = (0.001, 0.01)
-_READ: Final = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_CAREFUL: Final[int] = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _MAX_BYTES, _MAX_TEXT, _MAX_SIGN = 4096, 128, 40
 _MOVE_IT: Final = "Set lock_path (VANE_LOCK_PATH) to a directory of this host that every worker may write."
 
@@ -257,7 +257,8 @@ class _Claim:
         self.mono_ns = 0
         self.rival: Holder | None = None
         self.fds: list[int] = []
-        weakref.finalize(self, _close, self.fds).atexit = False  # A forgotten hold is none.
+        _OPEN[id(self.fds)] = self.fds
+        weakref.finalize(self, _forget, self.fds).atexit = False  # A forgotten hold is none.
         _CLAIMS.add(self)
 
     def look(self) -> Holder | None:
@@ -270,7 +271,7 @@ class _Claim:
         Nobody queues at the guard: whoever has it is about to take the lock, and must not wait for it to release.
         """
         self.rival = self.look()
-        with suppress(Timeout):
+        with suppress(BlockingIOError):
             return not self.rival and _guarded(self.path, lambda: self._clear() and self._publish(), 0)
         return False
 
@@ -291,14 +292,13 @@ class _Claim:
 
     def drop(self) -> None:
         """Let go, as death would, and clear the marker away, as the next worker would; safe to call again."""
-        if self.fds:
-            _let_go(self.fds)
-            with suppress(OSError, ConfigurationError):
-                _guarded(self.path, self._clear, _GUARD_WAIT_S)
+        with suppress(OSError, ConfigurationError):
+            if self.fds:
+                _then(lambda: _let_go(self.fds), lambda: _guarded(self.path, self._leave, _GUARD_WAIT_S))
 
-    def abandon(self) -> None:
-        """Give up the hold without a change to the path, as the kernel does at death."""
-        _close(self.fds)
+    def _leave(self) -> None:
+        _let_go(self.fds)
+        self._clear()
 
     def _clear(self) -> bool:
         """Clear away what is nobody's any more, and tell whether the path is free; only under the guard."""
@@ -330,10 +330,10 @@ class _Claim:
     def _publish(self) -> bool:
         """Link a whole and locked marker to the path; False when another program was faster."""
         private = f"{self.path}.new"
-        _open(self.fds, private, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        _open(self.fds, private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         fd = self.fds[0]
         if _is_shared(self.path):
-            os.fchmod(fd, 0o644)  # Other users must be able to read it, whatever the umask.
+            _allow(fd, 0o644)
         locked = lock_descriptor(fd, blocking=False)
         self.mono_ns = time.monotonic_ns()
         data = _Record.of_us(self.worker_id, self.mode, self.mono_ns).dump()
@@ -343,7 +343,7 @@ class _Claim:
             os.link(private, self.path)
         os.unlink(private)
         if not self.valid():
-            self.abandon()
+            _let_go(self.fds)
             self.rival = self.look()
         return bool(self.fds)
 
@@ -366,13 +366,13 @@ class _NativeClaim(_Claim):  # pragma: no cover - where there is no flock, which
             self.rival = self.look()
             return False
         self.mono_ns = time.monotonic_ns()
-        _open(self.fds, self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        _open(self.fds, self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         os.write(self.fds[0], _Record.of_us(self.worker_id, self.mode, self.mono_ns).dump())
         return True
 
     def drop(self) -> None:
         if self.fds:
-            self.abandon()
+            _close(self.fds)
             self.path.unlink(missing_ok=True)
             self.native.release()
 
@@ -457,7 +457,7 @@ def _inspect(path: str | Path, fds: list[int]) -> tuple[os.stat_result | None, H
         found = os.lstat(path)
         if not stat.S_ISREG(found.st_mode):
             raise ConfigurationError(f"The GPU lock {path} is not a regular file.", "", f"Remove it. {_MOVE_IT}")
-        _open(fds, path, _READ)
+        _open(fds, path, os.O_RDONLY | _CAREFUL)
     except FileNotFoundError:
         return None, None
     except PermissionError:
@@ -523,21 +523,24 @@ def _age_s(since_ns: int) -> float:
 
 def _guarded(path: Path, action: Callable[[], _T], wait: float) -> _T:
     """Run `action` while no other worker changes the path; meanwhile the guard's file names us."""
-    fds: list[int] = []
-    mode = 0o666 if _is_shared(path) else 0o600
-    guard = FileLock(
-        f"{path}.guard", wait, mode, thread_local=False, poll_interval=_GUARD_POLL_S[0],
-        fallback_to_soft=False, preserve_lock_file=True, on_acquired=fds.append,
-    )  # fmt: skip
 
-    def act() -> _T:
-        guard.acquire()
+    def act(fds: list[int]) -> _T:
+        deadline, shared = time.monotonic() + wait, _is_shared(path)
+        _open(fds, f"{path}.guard", os.O_RDWR | os.O_CREAT | _CAREFUL, 0o666 if shared else 0o600)
+        if shared:
+            _allow(fds[0], 0o666)
+        while not lock_descriptor(fds[0], blocking=False):
+            if time.monotonic() >= deadline:
+                raise BlockingIOError(errno.EAGAIN, "the guard is locked", f"{path}.guard")
+            time.sleep(_GUARD_POLL_S[0])
+        if not os.fstat(fds[0]).st_nlink:
+            raise BlockingIOError(errno.EAGAIN, "the guard was deleted", f"{path}.guard")
         os.pwrite(fds[0], f"{os.getpid()} {datetime.now(UTC):%Y-%m-%dT%H:%M:%S+00:00}".ljust(_MAX_SIGN).encode(), 0)
         result = action()
         os.pwrite(fds[0], b" " * _MAX_SIGN, 0)
         return result
 
-    return _then(guard.release, act)
+    return _with_descriptor(act)
 
 
 def _put_back(aside: str, path: Path) -> None:
@@ -555,7 +558,8 @@ def _put_back(aside: str, path: Path) -> None:
 def _with_descriptor(action: Callable[[list[int]], _T]) -> _T:
     """Run `action` with a list for its descriptor; whatever happens, that is unlocked and closed."""
     fds: list[int] = []
-    return _then(lambda: _let_go(fds), lambda: action(fds))
+    _OPEN[id(fds)] = fds
+    return _then(lambda: _forget(fds), lambda: action(fds))
 
 
 def _then(clean_up: Callable[[], None], action: Callable[[], _T]) -> _T:
@@ -571,20 +575,25 @@ def _then(clean_up: Callable[[], None], action: Callable[[], _T]) -> _T:
 
 def _read(path: str, size: int) -> bytes:
     def read(fds: list[int]) -> bytes:
-        _open(fds, path, _READ)
+        _open(fds, path, os.O_RDONLY | _CAREFUL)
         return os.read(fds[0], size)
 
     return _with_descriptor(read)
 
 
-def _open(fds: list[int], path: str | Path, flags: int) -> None:
+def _open(fds: list[int], path: str | Path, flags: int, mode: int = 0) -> None:
     """Open into a list by one chain of C calls, so that an interrupt cannot lose the descriptor."""
-    fds.extend(map(os.open, (path,), (flags,), (0o644,)))
+    fds.extend(map(os.open, (path,), (flags,), (mode,)))
 
 
 def _let_go(fds: list[int]) -> None:
     """Unlock and close; else a child forked meanwhile, or past Python's hooks, would keep the OS lock."""
     _then(lambda: _close(fds), lambda: list(map(unlock_descriptor, fds)))
+
+
+def _forget(fds: list[int]) -> None:
+    _let_go(fds)
+    _OPEN.pop(id(fds), None)
 
 
 def _close(fds: list[int]) -> None:
@@ -595,8 +604,14 @@ def _close(fds: list[int]) -> None:
 
 
 def _is_shared(path: Path) -> bool:
-    """Whether others may write the directory; then our files must be usable for them, whatever the umask."""
+    """Whether others may write the directory, and so must be able to use our files."""
     return bool(os.stat(path.parent).st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def _allow(fd: int, mode: int) -> None:
+    """Set a file's mode whatever the umask; only its owner may, and has done so."""
+    with suppress(PermissionError):
+        os.fchmod(fd, mode)
 
 
 def _saturated(what: str, cause: str, hint: str, holder: Holder | None) -> VramConcurrencySaturated:
@@ -612,11 +627,11 @@ def _unusable(path: Path, error: OSError) -> ConfigurationError:
     return ConfigurationError(what, cause if error.errno == errno.EPERM else "", _MOVE_IT)
 
 
-def _abandon_all() -> None:
-    """In a forked child, which may be in other namespaces: leave the parent's lock to the parent."""
+def _in_a_forked_child() -> None:
+    """Leave the parent's locks to the parent; and the child may be in other namespaces."""
     _surroundings.cache_clear()
-    for claim in list(_CLAIMS):
-        claim.abandon()
+    for fds in list(_OPEN.values()):
+        _close(fds)
 
 
 @atexit.register
@@ -625,8 +640,9 @@ def _drop_all() -> None:
         claim.drop()
 
 
+_OPEN: Final[dict[int, list[int]]] = {}
 _CLAIMS: Final[weakref.WeakSet[_Claim]] = weakref.WeakSet()
 _SEEN: Final[dict[str, tuple[tuple[int, ...], float, int]]] = {}
 _CLAIM: Final = _Claim if has_fcntl else _NativeClaim
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_abandon_all)
+    os.register_at_fork(after_in_child=_in_a_forked_child)
