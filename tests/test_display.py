@@ -71,14 +71,14 @@ def test_marks_leave_the_words_as_given() -> None:
 def test_a_mark_names_its_source_on_hover() -> None:
     """Title and host; without an address a mark is no link but still says its title."""
     bare = CardSource(3, 'The "bare" one', "", "")
-    page = show(Card(text="[1] [3] [4]", cited={1: ONE, 3: bare, 4: replace(bare, title="")}))
+    page = show(Card(text="[1] [3] [4]", cited={1: ONE, 3: bare, 4: bare._replace(title="")}))
     assert page.titles == ["Tidal report 1 - energy.example", 'The "bare" one', "(untitled)"]
     assert [address for address, _ in page.links] == [ONE.url]
 
 
 def test_an_answer_full_of_marks_keeps_its_words() -> None:
     """Marks are links while there is room for that; later ones are plain, and no text is cut for them."""
-    long = replace(ONE, url="https://energy.example/" + "r" * 700)
+    long = ONE._replace(url="https://energy.example/" + "r" * 700)
     text = "\n\n".join(f"Sentence {n} is said here [1]." for n in range(300))
     page = show(Card(text=text, cited={1: long}))
     assert lines(page) == text.split("\n\n")
@@ -153,7 +153,7 @@ def test_b01_an_answer_that_begins_with_an_address_is_text() -> None:
 def test_b03_markup_is_shown_as_text() -> None:
     """Script, image and frame of an answer, and a title with a handler, stand there letter by letter."""
     text = 'Done [1]. <script>window.pwned=1</script><img src=x onerror="window.pwned=2"> <iframe src="/"></iframe>'
-    source = replace(ONE, title="<b onmouseover=alert(1)>Tidal</b>")
+    source = ONE._replace(title="<b onmouseover=alert(1)>Tidal</b>")
     card = Card(text=text, sources=(source,), cited={1: source})
     page = show(card)
     assert text in page.text
@@ -166,7 +166,7 @@ def test_b05_a_title_cannot_break_out_of_its_entry() -> None:
     odd = CardSource(1, "A](https://evil.example) | pipe `tick`\n\n# heading", "https://energy.example/a_(b)", "")
     card = Card(
         text="Fine [1][2].",
-        sources=(odd, replace(TWO, title=""), CardSource(3, " ", "ftp://files.example", ""), CardSource(4, "", "", "")),
+        sources=(odd, TWO._replace(title=""), CardSource(3, " ", "ftp://files.example", ""), CardSource(4, "", "", "")),
         cited={1: odd, 2: TWO},
     )
     page = show(card)
@@ -230,7 +230,7 @@ def test_the_plain_form_reads_like_a_page() -> None:
         """
     card = Card(
         text=dedent(text),
-        sources=(ONE, replace(TWO, url="ftp://files.example", snippet="")),
+        sources=(ONE, TWO._replace(url="ftp://files.example", snippet="")),
         cited=CITED,
         banner="Stopped at the 60 s limit.",
         cause="The model is slow.",
@@ -303,7 +303,7 @@ def test_html_has_the_reading_order_and_structure() -> None:
     """Banner, answer, error, sources as a numbered list, notes, footer; no h1 to h6 that a notebook would list."""
     card = Card(
         text="# Title\n\n### Sub\n\n3. three\n\nText [1].",
-        sources=(replace(ONE, number=4),),
+        sources=(ONE._replace(number=4),),
         cited=CITED,
         banner="Banner.",
         hint="Hint.",
@@ -478,7 +478,7 @@ def test_the_stored_output_stays_under_100_kb(unit: str) -> None:
 
 def test_an_answer_of_30_kb_is_whole_and_a_longer_one_ends_in_an_ellipsis() -> None:
     """Ordinary text is cut only above 30 kB, at a word."""
-    sources = tuple(replace(ONE, number=n) for n in range(1, 9))
+    sources = tuple(ONE._replace(number=n) for n in range(1, 9))
     paragraph = "The turbine turns with the tide and feeds the grid [1], as a report says; " * 6 + "so it is.\n\n"
     fits, long = paragraph * (29_000 // len(paragraph)), paragraph * 100
     whole, cut = Card(text=fits, sources=sources, cited=CITED), Card(text=long, sources=sources, cited=CITED)
@@ -491,7 +491,7 @@ def test_an_answer_of_30_kb_is_whole_and_a_longer_one_ends_in_an_ellipsis() -> N
 
 def test_a_terminal_prints_all() -> None:
     """Nothing is stored there, so nothing is left out: not of the answer, the sources, the notes or the error."""
-    sources = tuple(replace(ONE, number=n, title=f"Title{n}") for n in range(1, 301))
+    sources = tuple(ONE._replace(number=n, title=f"Title{n}") for n in range(1, 301))
     card = Card(
         text="".join(f"word{n} " for n in range(20_000)),
         sources=sources,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 
 import pytest
 from hostile_texts import HOSTILE
@@ -18,8 +17,8 @@ SOURCE = CardSource(1, "Tidal report", "https://energy.example/r1", "About tidal
 EVERY_STYLE = Card(
     text="# a\n## b\n### c\n#### d\n\np *e* **s** ~~x~~ `c` [1] [1, 2] [l](https://a.example/) [m](ftp://b)\n\n"
     "> q\n\n- u\n\n1. o\n\n---\n\n```py\nf\n```\n\n|l|r|c|\n|:-|-:|:-:|\n|1|2|3|\n",
-    sources=(SOURCE, replace(SOURCE, number=2, url="ftp://x")),
-    cited={1: SOURCE, 2: replace(SOURCE, number=2, url="")},
+    sources=(SOURCE, SOURCE._replace(number=2, url="ftp://x")),
+    cited={1: SOURCE, 2: SOURCE._replace(number=2, url="")},
     banner="b",
     error="e",
     cause="c",
@@ -53,7 +52,7 @@ def everywhere(text: str) -> Card:
     return Card(
         query=text,
         text=f"{text}\n\n[7] [1]",
-        sources=(SOURCE, source, replace(source, title=""), replace(source, url=SOURCE.url)),
+        sources=(SOURCE, source, source._replace(title=""), source._replace(url=SOURCE.url)),
         cited={1: SOURCE, 7: source},
         banner=text,
         error=text,

@@ -3,9 +3,8 @@
 A leaf: it knows nothing of where the text comes from, and trusts none of it.
 """
 
-from vane_magic.display.card import Card, CardSource
+from vane_magic.display.card import Card, CardSource, live_text
 from vane_magic.display.checklist import Check, checklist
-from vane_magic.display.live import live_text
 from vane_magic.display.marks import Mark, find_marks
 from vane_magic.display.text import clean
 

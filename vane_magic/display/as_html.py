@@ -37,29 +37,16 @@ _PRE: Final = (
 )
 _LANGUAGE: Final = "margin:.8em 0 -.5em;font-size:.8em;opacity:.7"
 _QUOTE: Final = f"margin:.7em 0;padding:0 0 0 1em;border:0;border-inline-start:3px {_RULE[4:]}"
-_TAGS: Final = {
-    "paragraph": ('<p style="margin:.6em 0">', "</p>"),
-    "blockquote": (f'<blockquote style="{_QUOTE}">', "</blockquote>"),
-    "bullet_list": (f'<ul style="{_LIST}">', "</ul>"),
-    "list_item": ("<li>", "</li>"),
-    "table": (f'<div style="overflow-x:auto"><table style="{_TABLE}">', "</table></div>"),
-    "thead": ("<thead>", "</thead>"),
-    "tbody": ("<tbody>", "</tbody>"),
-    "tr": (f'<tr style="{_ROW}">', "</tr>"),
-    "strong": ("<strong>", "</strong>"),
-    "em": ("<em>", "</em>"),
-    "s": ("<s>", "</s>"),
-}
+_STYLES: Final = {"p": "margin:.6em 0", "blockquote": _QUOTE, "ul": _LIST, "tr": _ROW} | dict.fromkeys(
+    ("li", "thead", "tbody", "strong", "em", "s"), ""
+)
+_HEADING: Final = "margin:1.1em 0 .4em;font-weight:600;line-height:1.3;font-size:"
+_SIDES: Final = {"text-align:right": "right", "text-align:center": "center"}
 _HEADINGS: Final = {"h1": (3, "1.25em"), "h2": (4, "1.15em"), "h3": (5, "1.05em")}
-_LEAVES: Final = {
-    "softbreak": " ",
-    "hardbreak": "<br>",
-    "hr": f'<hr style="border:0;border-top:{_RULE};margin:1.2em 0">',
-}
+_BREAK: Final = f'<hr style="border:0;border-top:{_RULE};margin:1.2em 0">'
+_LEAVES: Final = {"softbreak": " ", "hardbreak": "<br>", "hr": _BREAK}
 
 _CARD: Final = "max-width:46em;line-height:1.55;overflow-wrap:break-word"
-# Both classes keep MathJax out: the first is version 3's, the second version 2's.
-_OPENING: Final = f'<div class="vane mathjax_ignore tex2jax_ignore" style="{_CARD}">'
 _BANNER: Final = "margin:0 0 .8em;padding:.1em .8em;border-left:3px solid #d9902f;font-size:.9em"
 _ERROR: Final = "margin:.8em 0;padding:.1em .9em;border-left:3px solid #d9534f"
 _STEP: Final = "margin:.3em 0 0;font-size:.95em"
@@ -70,6 +57,7 @@ _SOURCES: Final = "margin:.2em 0 0;padding-inline-start:1.9em;font-size:.92em"
 _SOURCE: Final = "margin:.5em 0;line-height:1.45"
 _NOTES: Final = "margin:.8em 0 0;padding-inline-start:1.3em;font-size:.85em;opacity:.8"
 _FOOTER: Final = "margin:.9em 0 0;font-size:.8em;opacity:.7"
+_TAIL: Final = "margin:.4em 0 0;white-space:pre-wrap"
 _TITLE: Final = "font-weight:600"
 _GRID: Final = "border-collapse:collapse;margin:.6em 0 0;font-size:.95em"
 _STATES: Final = {"ok": "#4a9a5f", "warning": "#d9902f", "broken": "#d9534f"}
@@ -77,21 +65,19 @@ _STATES: Final = {"ok": "#4a9a5f", "warning": "#d9902f", "broken": "#d9534f"}
 
 def page(card: Card, answer: str) -> str:
     """Lay the card out: banner, answer or error, sources, notes, footer."""
-    parts = (
-        _block(_BANNER, card.banner, role="note"),
-        f'<div dir="auto">{answer}</div>' if answer else "",
+    return _root(
+        _line(_BANNER, card.banner, role="note"),
+        _element("div", answer, dir="auto"),
         _error(card),
         _sources(card.sources),
-        _notes(card.notes),
-        _block(_FOOTER, " · ".join(card.footer)),
+        _element("ul", "".join(f"<li>{inert(note)}</li>" for note in card.notes), _NOTES, aria_label="Notes"),
+        _line(_FOOTER, " · ".join(card.footer)),
     )
-    return f"{_OPENING}{''.join(parts)}</div>"
 
 
 def live(status: str, tail: str) -> str:
     """Show a status line and unfinished text, as it stands."""
-    text = f'<div dir="auto" style="margin:.4em 0 0;white-space:pre-wrap">{inert(tail)}</div>' if tail else ""
-    return f"{_OPENING}{_block(_FINE, status)}{text}</div>"
+    return _root(_line(_FINE, status), _line(_TAIL, tail, dir="auto"))
 
 
 def checklist(title: str, checks: Sequence[Check]) -> str:
@@ -99,55 +85,58 @@ def checklist(title: str, checks: Sequence[Check]) -> str:
     rows = "".join(
         f'<tr style="{_ROW}"><td style="{_CELL}start;border-inline-start:3px solid {_STATES.get(check.state, "#888")};'
         f'white-space:nowrap">{inert(check.state)}</td><th style="{_CELL}start;white-space:nowrap">{inert(check.name)}'
-        f'</th><td style="{_CELL}start">{inert(check.text)}{_block(_STEP, check.step)}</td></tr>'
+        f'</th><td style="{_CELL}start">{inert(check.text)}{_line(_STEP, check.step)}</td></tr>'
         for check in checks
     )
-    return f'{_OPENING}{_block(_TITLE, title)}<table style="{_GRID}"><tbody>{rows}</tbody></table></div>'
+    return _root(_line(_TITLE, title), f'<table style="{_GRID}"><tbody>{rows}</tbody></table>')
 
 
-def _block(style: str, text: str, role: str = "") -> str:
-    named = f' role="{role}"' if role else ""
-    return f'<div{named} style="{style}">{inert(text)}</div>' if text else ""
+def _root(*parts: str) -> str:
+    # Both classes keep MathJax out: the first is version 3's, the second version 2's.
+    return f'<div class="vane mathjax_ignore tex2jax_ignore" style="{_CARD}">{"".join(parts)}</div>'
+
+
+def _tags(name: str, style: str = "", **attributes: object) -> tuple[str, str]:
+    """An opening and a closing tag, the attributes' values escaped."""
+    named = "".join(f' {key.replace("_", "-")}="{attribute(str(value))}"' for key, value in attributes.items())
+    styled = f' style="{style}"' if style else ""
+    return f"<{name}{named}{styled}>", f"</{name}>"
+
+
+def _element(name: str, content: str, style: str = "", **attributes: object) -> str:
+    """An element around HTML; nothing around nothing."""
+    before, after = _tags(name, style, **attributes)
+    return content and f"{before}{content}{after}"
+
+
+def _line(style: str, text: str, **attributes: str) -> str:
+    return _element("div", inert(text), style, **attributes)
 
 
 def _error(card: Card) -> str:
-    steps = "".join(
-        f'<div style="{_STEP}"><span style="{_FINE}">{name}:</span> {inert(text)}</div>' for name, text in card.steps
-    )
-    what = f"<div><strong>{inert(card.error)}</strong></div>" if card.error else ""
-    told = f"{what}{steps}{_block(_FINE, card.code)}"
-    return told and f'<div role="group" aria-label="Error" style="{_ERROR}">{told}</div>'
+    what = _element("div", _element("strong", inert(card.error)))
+    steps = (f"{_element('span', f'{name}:', _FINE)} {inert(text)}" for name, text in card.steps)
+    told = f"{what}{''.join(_element('div', step, _STEP) for step in steps)}{_line(_FINE, card.code)}"
+    return _element("div", told, _ERROR, role="group", aria_label="Error")
 
 
 def _sources(sources: Sequence[CardSource]) -> str:
-    items = "".join(map(source, sources))
-    return items and (
-        f'<div role="group" aria-label="Sources" style="{_SECTION}"><div style="{_LABEL}">Sources</div>'
-        f'<ol style="{_SOURCES}">{items}</ol></div>'
-    )
+    listed = _element("ol", "".join(map(source, sources)), _SOURCES)
+    return listed and _element("div", _line(_LABEL, "Sources") + listed, _SECTION, role="group", aria_label="Sources")
 
 
 def source(entry: CardSource) -> str:
     """One entry of the list of sources."""
     title, link, where = describe(entry.title, entry.url)
-    name = f'<strong dir="auto">{inert(title)}</strong>'
-    if link:
-        name = f"{_anchor(link, _LINK)}{name}</a>"
-    where = where and f' <span style="{_FINE}">{inert(where)}</span>'
-    snippet = entry.snippet and f'<div dir="auto" style="{_FINE}">{inert(entry.snippet)}</div>'
-    return f'<li value="{entry.number}" style="{_SOURCE}">{name}{where}{snippet}</li>'
+    name = _element("strong", inert(title), dir="auto")
+    name = _element("a", name, _LINK, **_target(link)) if link else name
+    host = where and f" {_element('span', inert(where), _FINE)}"
+    snippet = _line(_FINE, entry.snippet, dir="auto")
+    return _element("li", f"{name}{host}{snippet}", _SOURCE, value=entry.number)
 
 
-def _anchor(link: Link, style: str, title: str = "") -> str:
-    hover = f' title="{attribute(title)}"' if title else ""
-    return (
-        f'<a href="{html.escape(link.href)}"{hover} target="_blank" rel="noopener noreferrer nofollow" style="{style}">'
-    )
-
-
-def _notes(notes: Sequence[str]) -> str:
-    items = "".join(f"<li>{inert(note)}</li>" for note in notes)
-    return items and f'<ul aria-label="Notes" style="{_NOTES}">{items}</ul>'
+def _target(link: Link) -> dict[str, str]:
+    return {"href": link.href, "target": "_blank", "rel": "noopener noreferrer nofollow"}
 
 
 def answer(tokens: Sequence[Token], cited: Mapping[int, CardSource], room: int = 0) -> str:
@@ -164,81 +153,68 @@ class _Writer:
         self.out: list[str] = []
         self._cited = cited
         self._room = room
-        self._marks: dict[str, tuple[str, int]] = {}  # each mark made, and the bytes it takes
+        self._marks: dict[str, str] = {}  # each mark made
         self._closing: list[str] = []
-        self._in_link = False
 
     def walk(self, tokens: Sequence[Token]) -> None:
         for token in tokens:
             if token.nesting > 0:
-                before, after = self._tags(token) if len(self._closing) < _MAX_TAGS else ("", "")
+                shown = not token.hidden and len(self._closing) < _MAX_TAGS
+                before, after = self._around(token) if shown else ("", "")
                 self.out.append(before)
                 self._closing.append(after)
             elif token.nesting < 0:
                 self.out.append(self._closing.pop())
-                self._end(token)
             else:
                 self._leaf(token)
 
-    def _tags(self, token: Token) -> tuple[str, str]:
-        match token.type.removesuffix("_open"):
-            case "paragraph" if token.hidden:
-                return "", ""
-            case "heading":
-                level, size = _HEADINGS.get(token.tag, (6, "1em"))
-                style = f"margin:1.1em 0 .4em;font-size:{size};font-weight:600;line-height:1.3"
-                return f'<div role="heading" aria-level="{level}" style="{style}">', "</div>"
-            case "ordered_list":
-                return f'<ol start="{int(token.attrs.get("start", 1))}" style="{_LIST}">', "</ol>"
-            case "th" | "td":
-                align = {"text-align:right": "right", "text-align:center": "center"}
-                side = align.get(str(token.attrGet("style")), "start")
-                return f'<{token.tag} style="{_CELL}{side}">', f"</{token.tag}>"
-            case "link":
-                self._in_link = True
+    def _around(self, token: Token) -> tuple[str, str]:
+        match token.tag:
+            case "a":
                 link: Link | None = token.meta.get("link")
-                return (_anchor(link, _LINK), "</a>") if link else ("", "")
-            case kind:
-                return _TAGS[kind]
-
-    def _end(self, token: Token) -> None:
-        if token.type == "link_close":
-            self._in_link = False
-            host: str = token.meta.get("host", "")
-            self.out.append(host and f' <span style="{_FINE}">({inert(host)})</span>')
+                host: str = token.meta.get("host", "")
+                before, after = _tags("a", _LINK, **_target(link)) if link else ("", "")
+                return before, after + (host and f" {_element('span', f'({inert(host)})', _FINE)}")
+            case "h1" | "h2" | "h3" | "h4" | "h5" | "h6":
+                level, size = _HEADINGS.get(token.tag, (6, "1em"))
+                return _tags("div", _HEADING + size, role="heading", aria_level=level)
+            case "ol":
+                return _tags("ol", _LIST, start=int(token.attrs.get("start", 1)))
+            case "table":
+                return f'<div style="overflow-x:auto"><table style="{_TABLE}">', "</table></div>"
+            case "th" | "td":
+                return _tags(token.tag, _CELL + _SIDES.get(str(token.attrGet("style")), "start"))
+            case tag:
+                return _tags(tag, _STYLES[tag])
 
     def _leaf(self, token: Token) -> None:
         match token.type:
             case "inline":
                 self.walk(token.children or ())
             case "text":
-                self._prose(token.content)
+                self._prose(token)
             case "code_inline":
                 self.out.append(f"<code>{_code(token.content)}</code>")
             case "fence" | "code_block":
-                self._listing(token)
+                self.out.append(_line(_LANGUAGE, token.info.strip()))
+                self.out.append(_element("pre", f"<code>{_code(token.content)}</code>", _PRE))
             case "image":
                 self.out.append(inert(f"[image: {token.content}]"))
             case kind:
                 self.out.append(_LEAVES[kind])
 
-    def _listing(self, token: Token) -> None:
-        language = _block(_LANGUAGE, token.info.strip())
-        self.out.append(f'{language}<pre style="{_PRE}"><code>{_code(token.content)}</code></pre>')
-
-    def _prose(self, text: str) -> None:
-        position = 0
-        for mark in () if self._in_link else find_marks(text):
+    def _prose(self, token: Token) -> None:
+        text, position = token.content, 0
+        for mark in () if "label" in token.meta else find_marks(text):
             self.out += inert(text[position : mark.start]), self._mark(text[mark.start : mark.end], mark.numbers)
             position = mark.end
         self.out.append(inert(text[position:]))
 
     def _mark(self, words: str, numbers: Sequence[int]) -> str:
         if words not in self._marks:
-            linked = self._link(words, numbers)
-            self._marks[words] = linked, stored_size(linked)
-        linked, size = self._marks[words]
-        self._room -= size
+            self._marks[words] = self._link(words, numbers)
+        linked = self._marks[words]
+        self._room -= stored_size(linked)
         return linked if self._room > 0 else words
 
     def _link(self, words: str, numbers: Sequence[int]) -> str:
@@ -258,8 +234,8 @@ def _cite(entry: CardSource | None, words: str) -> str:
     title, link, where = describe(entry.title, entry.url)
     hover = shorten(f"{title} - {where}" if where else title, 100)
     if link:
-        return f"{_anchor(link, _NUMBER_LINK, hover)}{words}</a>"
-    return f'<span title="{attribute(hover)}">{words}</span>'
+        return _element("a", words, _NUMBER_LINK, title=hover, **_target(link))
+    return _element("span", words, title=hover)
 
 
 def _code(text: str) -> str:

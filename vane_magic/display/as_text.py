@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import count, repeat
 from typing import TYPE_CHECKING, Final
 
 from vane_magic.display.text import clean, describe
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from vane_magic.display.checklist import Check
 
 _MIN_COLUMN: Final = 20  # what is left for words, however deep the list
+_PIECES: Final = {"code_inline": "`{}`", "image": "[image: {}]", "softbreak": " ", "hardbreak": "\n"}
+_fill: Final = partial(textwrap.fill, break_long_words=False, break_on_hyphens=False)
 
 
 def page(card: Card, answer: str, width: int) -> str:
@@ -43,12 +46,13 @@ def _sources(sources: Sequence[CardSource], width: int) -> str:
 def source(entry: CardSource, width: int) -> str:
     """One entry of the list of sources."""
     title, link, where = describe(entry.title, entry.url)
-    lines = [_wrap(title, width, f"[{entry.number}] ", "    ")]
-    if address := link.href if link else where:
-        lines.append(f"    {address}")
-    if snippet := _wrap(entry.snippet, width, "    ", "    "):
-        lines.append(snippet)
-    return "\n".join(lines)
+    address = link.href if link else where
+    lines = (
+        _wrap(title, width, f"[{entry.number}] ", "    "),
+        address and f"    {address}",
+        _wrap(entry.snippet, width, "    ", "    "),
+    )
+    return "\n".join(filter(None, lines))
 
 
 def checklist(title: str, checks: Sequence[Check], width: int) -> str:
@@ -65,31 +69,14 @@ def checklist(title: str, checks: Sequence[Check], width: int) -> str:
 
 def _wrap(text: str, width: int, first: str = "", rest: str = "") -> str:
     """Wrap at blanks only, so that every word and address stays whole."""
-    return textwrap.fill(
-        clean(text),
-        max(width, len(rest) + _MIN_COLUMN),
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return _fill(clean(text), max(width, len(rest) + _MIN_COLUMN), initial_indent=first, subsequent_indent=rest)
 
 
 def answer(tokens: Sequence[Token], width: int) -> str:
     """Write parsed Markdown: paragraphs and lists wrapped, code as it stands, tables in columns."""
     writer = _Writer(width)
-    for token in tokens:
-        writer.write(token)
+    writer.walk(tokens)
     return "\n".join(writer.lines)
-
-
-@dataclass(slots=True)
-class _Indent:
-    """What stands before the lines of a list item or a quotation; an item's marker only before the first."""
-
-    first: str
-    rest: str
-    used: bool = False
 
 
 class _Writer:
@@ -98,15 +85,17 @@ class _Writer:
     def __init__(self, width: int) -> None:
         self.lines: list[str] = []
         self._width = width
-        self._indents: list[_Indent] = []
-        self._numbers: list[int | None] = []  # of the open lists' next items; None for bullets
+        self._indents: list[str] = []  # what stands before the lines of each open item or quotation
+        self._firsts: dict[int, str] = {}  # by depth: what stands there instead before the first line, until that comes
+        self._markers: list[Iterator[str]] = []  # of the open lists' next items
         self._rows: list[list[str]] = []  # of the open table
         self._tight = False
 
-    def write(self, token: Token) -> None:
-        method: Callable[[Token], None] | None = getattr(self, f"_{token.type}", None)
-        if method:
-            method(token)
+    def walk(self, tokens: Sequence[Token]) -> None:
+        for token in tokens:
+            method: Callable[[Token], None] | None = getattr(self, f"_{token.type}", None)
+            if method:
+                method(token)
 
     def _paragraph_open(self, token: Token) -> None:
         self._tight = token.hidden
@@ -134,30 +123,29 @@ class _Writer:
     _code_block = _fence
 
     def _blockquote_open(self, _: Token) -> None:
-        self._indents.append(_Indent("> ", "> "))
+        self._indent("> ", "> ")
 
     def _list_item_open(self, _: Token) -> None:
-        number = self._numbers[-1]
-        marker = "- " if number is None else f"{number}. "
-        self._numbers[-1] = None if number is None else number + 1
-        self._indents.append(_Indent(marker, " " * len(marker)))
+        marker = next(self._markers[-1])
+        self._indent(marker, " " * len(marker))
 
     def _list_item_close(self, _: Token) -> None:
-        if not self._indents[-1].used:
+        if len(self._indents) - 1 in self._firsts:  # nothing stands in it
             self.lines.append(self._lead().rstrip())
         self._indents.pop()
 
     _blockquote_close = _list_item_close
 
     def _bullet_list_open(self, token: Token) -> None:
-        if not self._numbers:
+        if not self._markers:
             self._gap()
-        self._numbers.append(int(token.attrs.get("start", 1)) if token.tag == "ol" else None)
+        numbers = count(int(token.attrs.get("start", 1)))
+        self._markers.append((f"{number}. " for number in numbers) if token.tag == "ol" else repeat("- "))
 
     _ordered_list_open = _bullet_list_open
 
     def _bullet_list_close(self, _: Token) -> None:
-        self._numbers.pop()
+        self._markers.pop()
         self._tight = False
 
     _ordered_list_close = _bullet_list_close
@@ -169,25 +157,24 @@ class _Writer:
         """Align the columns when they fit; otherwise wrap each row by itself."""
         rows, self._rows = self._rows, []
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        room = self._width - sum(len(indent.rest) for indent in self._indents)
+        room = self._width - sum(map(len, self._indents))
         if sum(widths) + 3 * (len(widths) - 1) <= room:
             rows = [[cell.ljust(size) for cell, size in zip(row, widths, strict=True)] for row in rows]
             rows.insert(1, ["-" * size for size in widths])
-        self._gap()
-        self._tight = True
-        for row in rows:
-            self._put(" | ".join(row))
         self._tight = False
+        self._put("\n".join(map(" | ".join, rows)))
+
+    def _indent(self, first: str, rest: str) -> None:
+        self._firsts[len(self._indents)] = first
+        self._indents.append(rest)
 
     def _lead(self) -> str:
-        lead = "".join(indent.rest if indent.used else indent.first for indent in self._indents)
-        for indent in self._indents:
-            indent.used = True
-        return lead
+        return "".join(self._firsts.pop(depth, indent) for depth, indent in enumerate(self._indents))
 
     def _gap(self) -> None:
         if self.lines and self.lines[-1].strip("> "):
-            self.lines.append("".join(indent.rest for indent in self._indents if indent.used).rstrip())
+            begun = (indent for depth, indent in enumerate(self._indents) if depth not in self._firsts)
+            self.lines.append("".join(begun).rstrip())
 
     def _put(self, text: str) -> None:
         if not self._tight:
@@ -198,16 +185,6 @@ class _Writer:
 
 
 def _piece(token: Token) -> str:
-    match token.type:
-        case "code_inline":
-            return f"`{token.content}`"
-        case "image":
-            return f"[image: {token.content}]"
-        case "softbreak":
-            return " "
-        case "hardbreak":
-            return "\n"
-        case "link_close" if token.meta.get("address"):
-            return f" ({token.meta['address']})"
-        case _:
-            return token.content
+    if address := token.meta.get("address"):  # behind a link
+        return f" ({address})"
+    return _PIECES.get(token.type, "{}").format(token.content)

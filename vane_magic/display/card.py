@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vane_magic.display import as_html, as_text
 from vane_magic.display.text import clean, cut_at_blank, shorten, stored_size
@@ -18,12 +18,13 @@ _STORED_SOURCES: Final = 22_000
 _ANSWER: Final = 30_000  # bytes of text, before markup
 _NOTE: Final = 1000  # for the note that the answer is cut
 _PARSED: Final = 200_000  # characters; a longer answer is printed in its Markdown
+_LIMITS: Final = {"banner": 600, "error": 1500, "cause": 1500, "hint": 1500, "code": 100}  # bytes of HTML
+_LIVE: Final = 4000  # characters
 _MAX_NOTES: Final = 10
 _MAX_FACTS: Final = 12
 
 
-@dataclass(frozen=True, slots=True)
-class CardSource:
+class CardSource(NamedTuple):
     """One source as the card lists it; every text is untrusted.
 
     Parameters
@@ -93,8 +94,7 @@ class Card:
 
     def terminal(self, width: int = 80) -> str:
         """Plain text of everything, nothing left out."""
-        parsed = len(self.text) <= _PARSED
-        answer = as_text.answer(_parse(self.text), width) if parsed else clean(self.text)
+        answer = as_text.answer(_parse(self.text), width) if len(self.text) <= _PARSED else clean(self.text)
         return as_text.page(_answer_first(self), answer, width)
 
     def mimebundle(self) -> tuple[dict[str, str], dict[str, dict[str, object]]]:
@@ -102,6 +102,27 @@ class Card:
         html, plain = _fit(self, 80)
         about = {"query": shorten(self.query, 1000), "code": shorten(self.code, 100), "sources": len(self.sources)}
         return {"text/html": html, "text/plain": plain}, {"vane": dict[str, object](about)}
+
+
+def live_text(text: str, status: str) -> tuple[str, str]:
+    """Show how far a question has come: a status line and the end of the text, unrendered and inert.
+
+    Parameters
+    ----------
+    text
+        The untrusted Markdown so far; its last 4,000 characters are shown, from the beginning of a word.
+    status
+        One line: the phase, the seconds, the sources.
+
+    Returns
+    -------
+    tuple of str
+        The HTML form and the plain form.
+    """
+    status, tail = shorten(status, 300), clean(text[-_LIVE:]).strip("\n")
+    if len(text) > _LIVE:
+        tail = "… " + tail[tail.find(" ", 0, 80) + 1 :]
+    return as_html.live(status, tail), "\n\n".join(part for part in (status, tail) if part)
 
 
 def _answer_first(card: Card) -> Card:
@@ -141,29 +162,22 @@ def _cut(text: str, limit: int) -> str:
 def _list_sources(card: Card, width: int) -> Card:
     listed, taken = list[CardSource](), 0
     for entry in card.sources:
-        short = replace(entry, title=shorten(entry.title, 400), snippet=shorten(entry.snippet, 900))
+        short = entry._replace(title=shorten(entry.title, 400), snippet=shorten(entry.snippet, 900))
         taken += stored_size(as_html.source(short)) + stored_size(as_text.source(short, width))
         if taken > _STORED_SOURCES:
             break
         listed.append(short)
-    if len(listed) == len(card.sources):
-        return replace(card, sources=tuple(listed))
-    note = f"{len(listed)} of {len(card.sources)} sources are shown; .sources holds all of them."
-    return replace(card, sources=tuple(listed), notes=(*card.notes, note))
+    notes = card.notes
+    if len(listed) < len(card.sources):
+        notes += (f"{len(listed)} of {len(card.sources)} sources are shown; .sources holds all of them.",)
+    return replace(card, sources=tuple(listed), notes=notes)
 
 
 def _shorten_fields(card: Card) -> Card:
-    return replace(
-        card,
-        text=clean(card.text),
-        banner=shorten(card.banner, 600),
-        error=shorten(card.error, 1500),
-        cause=shorten(card.cause, 1500),
-        hint=shorten(card.hint, 1500),
-        code=shorten(card.code, 100),
-        notes=tuple(shorten(note, 600) for note in card.notes[:_MAX_NOTES]),
-        footer=tuple(shorten(fact, 150) for fact in card.footer[:_MAX_FACTS]),
-    )
+    fields = {name: shorten(getattr(card, name), limit) for name, limit in _LIMITS.items()}
+    notes = tuple(shorten(note, 600) for note in card.notes[:_MAX_NOTES])
+    footer = tuple(shorten(fact, 150) for fact in card.footer[:_MAX_FACTS])
+    return replace(card, text=clean(card.text), notes=notes, footer=footer, **fields)
 
 
 def _parse(text: str) -> list[Token]:

@@ -26,7 +26,5 @@ def find_marks(text: str) -> Iterator[Mark]:
     A mark names one to 32 numbers between 0 and 9999. Markdown is not looked at: what stands in code or in a
     link is found as well.
     """
-    if "[" not in text and "【" not in text:
-        return
     for found in _MARK.finditer(text):
         yield Mark(found.start(), found.end(), tuple(map(int, found[0][1:-1].split(","))))

@@ -18,24 +18,12 @@ _MAX_NESTING: Final = 15  # over _DEPTH by more than a list, which is two levels
 _PIPE: Final = re.compile(r"(?<!\\)\|")
 
 
-class _Parser(MarkdownIt):
-    """Takes addresses as they stand: one strict pattern of ours judges them later."""
-
-    def validateLink(self, url: str) -> bool:  # noqa: ARG002, N802 - the library's signature
-        return True
-
-    def normalizeLink(self, url: str) -> str:  # noqa: N802 - the library's name
-        return url
-
-    def normalizeLinkText(self, link: str) -> str:  # noqa: N802 - the library's name
-        return link
-
-
 def parse(text: str) -> list[Token]:
     """Parse Markdown.
 
-    A link's tokens carry in ``meta`` where it leads: ``link`` at its start when it may be clicked; ``host`` and
-    ``address`` at its end when the label does not say so itself. An image's content is its alternative text.
+    A link's tokens carry in ``meta`` where it leads: ``link`` at its start when it may be clicked; ``host`` there and
+    ``address`` at its end when the label does not say so itself; ``label`` in between. An image's content is its
+    alternative text.
     """
     text = clean(text)
     tokens = _parser().parse(text)
@@ -48,7 +36,11 @@ def parse(text: str) -> list[Token]:
 @cache
 def _parser() -> MarkdownIt:
     """Build the one parser; it parses once here, since its tables fill at first use and threads share it."""
-    parser = _Parser("commonmark", {"html": False, "maxNesting": _MAX_NESTING})
+    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": _MAX_NESTING})
+    # Addresses are taken as they stand: one strict pattern of ours judges them later.
+    parser.validateLink = lambda url: True  # noqa: ARG005 - the library's signature
+    parser.normalizeLink = lambda url: url
+    parser.normalizeLinkText = lambda link: link
     parser.enable(["table", "strikethrough"])
     parser.disable("reference")  # a line "[1]: https://elsewhere" must not take over citation 1
     parser.block.ruler.before("table", "too_deep", _too_deep)
@@ -94,21 +86,23 @@ def _resolve(children: list[Token]) -> None:
         elif token.type == "link_open":  # links never nest
             opener, start = token, index + 1
         elif token.type == "link_close" and opener:
-            _note_target(opener, token, _words(children[start:index]))
+            _note_target(opener, token, children[start:index])
 
 
 def _words(tokens: Iterable[Token]) -> str:
     return "".join(" " if token.type == "softbreak" else token.content for token in tokens)
 
 
-def _note_target(opener: Token, closer: Token, label: str) -> None:
-    address = str(opener.attrGet("href") or "")
+def _note_target(opener: Token, closer: Token, inner: list[Token]) -> None:
+    label, address = _words(inner), str(opener.attrGet("href") or "")
+    for token in inner:
+        token.meta["label"] = label
     opener.meta["link"] = link = parse_link(address)
     if opener.markup == "autolink" or address in ("", label):
         return
     closer.meta["address"] = shown = link.href if link else shorten(address, 300)
     if not link or not _names(label, link.host):
-        closer.meta["host"] = link.host if link else shown
+        opener.meta["host"] = link.host if link else shown
 
 
 def _names(label: str, host: str) -> bool:
