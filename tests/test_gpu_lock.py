@@ -161,6 +161,26 @@ def test_the_marker_tells_who_and_where(marker: Path) -> None:
     assert content["worker_id"] == f"vane-magic@{content['host']}:{os.getpid()}"
 
 
+def test_without_flock_the_guard_is_the_lock(marker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows: the same interface, a marker that informs, death frees it; but nobody is evicted by age."""
+    monkeypatch.setattr(gpu_lock, "_CLAIM", gpu_lock._NativeClaim)
+    with GpuLock(marker, mode="speed") as lock:
+        lock.check()
+        with pytest.raises(VramConcurrencySaturated, match=f"pid {os.getpid()}, speed"):
+            GpuLock(marker).acquire()
+        marker.unlink()
+        with pytest.raises(VramConcurrencySaturated):
+            GpuLock(marker).acquire()
+        lock.check()
+    assert GpuLock(marker).status() is None
+    marker.write_text("left by a death")
+    with GpuLock(marker, worker_id="next"):
+        holder = GpuLock(marker).status()
+        assert holder is not None
+        assert holder.worker_id == "next"
+    assert not marker.exists()
+
+
 def test_the_threshold_is_the_specifications() -> None:
     """65 s, as the specification says."""
     assert gpu_lock.STALE_AFTER_S == 65.0

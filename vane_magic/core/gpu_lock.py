@@ -30,7 +30,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
-from filelock import FileLock, Timeout, has_fcntl, lock_descriptor, unlock_descriptor
+from filelock import has_fcntl, lock_descriptor, unlock_descriptor
 
 from vane_magic.core.errors import Cancelled, ConfigurationError, VramConcurrencySaturated
 
@@ -332,8 +332,7 @@ class _Claim:
         private = f"{self.path}.new"
         _open(self.fds, private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         fd = self.fds[0]
-        if _is_shared(self.path):
-            _allow(fd, 0o644)
+        _share(fd, self.path, 0o644)
         locked = lock_descriptor(fd, blocking=False)
         self.mono_ns = time.monotonic_ns()
         data = _Record.of_us(self.worker_id, self.mode, self.mono_ns).dump()
@@ -348,8 +347,11 @@ class _Claim:
         return bool(self.fds)
 
 
-class _NativeClaim(_Claim):  # pragma: no cover - where there is no flock, which is Windows; not tested
-    """filelock's own lock for the whole hold, and a marker that only informs; no eviction by age."""
+class _NativeClaim(_Claim):
+    """Where there is no flock, which is Windows: the guard is locked for the whole hold, the marker only informs.
+
+    Nobody is evicted by age. The logic is tested, but not on Windows.
+    """
 
     def look(self) -> Holder | None:
         record = _Record.parse(self.path.read_bytes()) if self.path.is_file() else None
@@ -359,22 +361,22 @@ class _NativeClaim(_Claim):  # pragma: no cover - where there is no flock, which
         return self.look() or Holder(None, "", "", "", None, ours=True)
 
     def attempt(self) -> bool:
-        self.native = FileLock(f"{self.path}.guard", timeout=0, thread_local=False)
-        try:
-            self.native.acquire()
-        except Timeout:
+        _open(self.fds, f"{self.path}.guard", os.O_RDWR | os.O_CREAT, 0o666)
+        if not lock_descriptor(self.fds[0], blocking=False):
+            _close(self.fds)
             self.rival = self.look()
             return False
         self.mono_ns = time.monotonic_ns()
-        _open(self.fds, self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        os.write(self.fds[0], _Record.of_us(self.worker_id, self.mode, self.mono_ns).dump())
+        self.path.write_bytes(_Record.of_us(self.worker_id, self.mode, self.mono_ns).dump())
         return True
+
+    def valid(self) -> bool:
+        return bool(self.fds) and _age_s(self.mono_ns) <= STALE_AFTER_S
 
     def drop(self) -> None:
         if self.fds:
-            _close(self.fds)
             self.path.unlink(missing_ok=True)
-            self.native.release()
+            _let_go(self.fds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -525,10 +527,9 @@ def _guarded(path: Path, action: Callable[[], _T], wait: float) -> _T:
     """Run `action` while no other worker changes the path; meanwhile the guard's file names us."""
 
     def act(fds: list[int]) -> _T:
-        deadline, shared = time.monotonic() + wait, _is_shared(path)
-        _open(fds, f"{path}.guard", os.O_RDWR | os.O_CREAT | _CAREFUL, 0o666 if shared else 0o600)
-        if shared:
-            _allow(fds[0], 0o666)
+        deadline = time.monotonic() + wait
+        _open(fds, f"{path}.guard", os.O_RDWR | os.O_CREAT | _CAREFUL, 0o600)
+        _share(fds[0], path, 0o666)
         while not lock_descriptor(fds[0], blocking=False):
             if time.monotonic() >= deadline:
                 raise BlockingIOError(errno.EAGAIN, "the guard is locked", f"{path}.guard")
@@ -603,15 +604,11 @@ def _close(fds: list[int]) -> None:
             list(map(os.close, map(fds.pop, (0,))))
 
 
-def _is_shared(path: Path) -> bool:
-    """Whether others may write the directory, and so must be able to use our files."""
-    return bool(os.stat(path.parent).st_mode & (stat.S_IWGRP | stat.S_IWOTH))
-
-
-def _allow(fd: int, mode: int) -> None:
-    """Set a file's mode whatever the umask; only its owner may, and has done so."""
-    with suppress(PermissionError):
-        os.fchmod(fd, mode)
+def _share(fd: int, path: Path, mode: int) -> None:
+    """Where others may write the directory, let them use our file, whatever the umask."""
+    if os.stat(path.parent).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        with suppress(PermissionError):  # Only its owner may, and has.
+            os.fchmod(fd, mode)
 
 
 def _saturated(what: str, cause: str, hint: str, holder: Holder | None) -> VramConcurrencySaturated:
