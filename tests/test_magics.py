@@ -528,6 +528,12 @@ def test_ten_reloads_leave_one_copy(notebook: Notebook, vane: ScriptedServer, lo
 # Local documents ---
 
 
+def test_options_without_a_question_are_not_dropped_in_silence(notebook: Notebook) -> None:
+    """The settings that follow would read as if the option had failed."""
+    assert notebook.run("%vane -m speed").out.startswith("No question was given, so nothing was asked.")
+    assert not notebook.run("%vane").out.startswith("No question")
+
+
 def test_local_docs_are_asked_by_an_engine_started_once(
     notebook: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

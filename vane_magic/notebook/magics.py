@@ -82,7 +82,8 @@ class VaneMagics(magic.Magics):
     ) -> ToolResult | None:
         asked = parse(line, cell)
         if not asked.question:
-            print(self._overview())  # noqa: T201 - that is what was asked for
+            missing = "No question was given, so nothing was asked.\n\n" if line.strip() else ""
+            print(missing + self._overview())  # noqa: T201 - that is what was asked for
             return None
         names = ChainMap(dict(local_ns or {}), self._shell.user_ns)
         try:
