@@ -37,9 +37,8 @@ _PRE: Final = (
 )
 _LANGUAGE: Final = "margin:.8em 0 -.5em;font-size:.8em;opacity:.7"
 _QUOTE: Final = f"margin:.7em 0;padding:0 0 0 1em;border:0;border-inline-start:3px {_RULE[4:]}"
-_STYLES: Final = {"p": "margin:.6em 0", "blockquote": _QUOTE, "ul": _LIST, "tr": _ROW} | dict.fromkeys(
-    ("li", "thead", "tbody", "strong", "em", "s"), ""
-)
+_STYLES: Final = {"p": "margin:.6em 0", "blockquote": _QUOTE, "ul": _LIST, "tr": _ROW}
+_BARE: Final = ("li", "thead", "tbody", "strong", "em", "s")
 _HEADING: Final = "margin:1.1em 0 .4em;font-weight:600;line-height:1.3;font-size:"
 _SIDES: Final = {"text-align:right": "right", "text-align:center": "center"}
 _HEADINGS: Final = {"h1": (3, "1.25em"), "h2": (4, "1.15em"), "h3": (5, "1.05em")}
@@ -139,6 +138,9 @@ def _target(link: Link) -> dict[str, str]:
     return {"href": link.href, "target": "_blank", "rel": "noopener noreferrer nofollow"}
 
 
+_PLAIN_TAGS: Final = {name: _tags(name, _STYLES.get(name, "")) for name in (*_STYLES, *_BARE)}
+
+
 def answer(tokens: Sequence[Token], cited: Mapping[int, CardSource], room: int = 0) -> str:
     """Write parsed Markdown, with its citation marks as links to the sources' addresses while `room` bytes last."""
     writer = _Writer(cited, room)
@@ -153,7 +155,7 @@ class _Writer:
         self.out: list[str] = []
         self._cited = cited
         self._room = room
-        self._marks: dict[str, str] = {}  # each mark made
+        self._marks: dict[str, tuple[str, int]] = {}  # each mark made, and the bytes it takes
         self._closing: list[str] = []
 
     def walk(self, tokens: Sequence[Token]) -> None:
@@ -185,7 +187,7 @@ class _Writer:
             case "th" | "td":
                 return _tags(token.tag, _CELL + _SIDES.get(str(token.attrGet("style")), "start"))
             case tag:
-                return _tags(tag, _STYLES[tag])
+                return _PLAIN_TAGS[tag]
 
     def _leaf(self, token: Token) -> None:
         match token.type:
@@ -194,10 +196,9 @@ class _Writer:
             case "text":
                 self._prose(token)
             case "code_inline":
-                self.out.append(f"<code>{_code(token.content)}</code>")
+                self.out.append(_code(token.content))
             case "fence" | "code_block":
-                self.out.append(_line(_LANGUAGE, token.info.strip()))
-                self.out.append(_element("pre", f"<code>{_code(token.content)}</code>", _PRE))
+                self.out += _line(_LANGUAGE, token.info.strip()), _element("pre", _code(token.content), _PRE)
             case "image":
                 self.out.append(inert(f"[image: {token.content}]"))
             case kind:
@@ -212,9 +213,10 @@ class _Writer:
 
     def _mark(self, words: str, numbers: Sequence[int]) -> str:
         if words not in self._marks:
-            self._marks[words] = self._link(words, numbers)
-        linked = self._marks[words]
-        self._room -= stored_size(linked)
+            linked = self._link(words, numbers)
+            self._marks[words] = linked, stored_size(linked)
+        linked, size = self._marks[words]
+        self._room -= size
         return linked if self._room > 0 else words
 
     def _link(self, words: str, numbers: Sequence[int]) -> str:
@@ -240,4 +242,4 @@ def _cite(entry: CardSource | None, words: str) -> str:
 
 def _code(text: str) -> str:
     """Front ends look for no TeX in code."""
-    return html.escape(clean(text), quote=False)
+    return f"<code>{html.escape(clean(text), quote=False)}</code>"
