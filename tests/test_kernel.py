@@ -147,6 +147,19 @@ def test_only_a_notebook_that_somebody_watches_gets_live_output(
     assert "Half an answer" in ran.text()
 
 
+def test_a_widget_that_takes_the_output_gets_the_answer_alone(
+    kernel: Kernel, ask: Callable[..., ScriptedServer]
+) -> None:
+    """The widget `Output` ignores updates of a display; after it the cell is live again."""
+    ask([*BEGINNING, sleep(1.3), chunk(events({"type": "done"})), LAST_CHUNK])
+    kernel.run("import ipywidgets\nout = ipywidgets.Output()")
+    ran = kernel.run("with out:\n    %vane what is it?\n%vane what is it?")
+    assert ran.kinds()[:2] == ["display_data", "display_data"]
+    assert set(ran.kinds()[2:]) == {"update_display_data"}
+    assert "Half an answer" in ran.messages[0]["content"]["data"]["text/plain"]
+    assert ran.messages[0]["content"]["metadata"]["vane"]["sources"] == 1
+
+
 def test_thousands_of_pieces_are_one_output(kernel: Kernel, lock_path: Path) -> None:
     """Case B09: at most ten updates a second, and one copy stored."""
     with case_server("B09") as server:

@@ -31,7 +31,7 @@ def install(shell: InteractiveShell, models: Callable[[], Sequence[str]]) -> Non
 
     def matcher(context: CompletionContext) -> SimpleMatcherResult:
         typed = _typed(context)
-        return _nothing() if typed is None else _complete(typed, models, _names(shell))
+        return _result() if typed is None else _complete(typed, models, _names(shell))
 
     mark = cast("Any", completer.context_matcher)  # pyright: ignore[reportUnknownMemberType] - IPython's own gap
     _matchers(shell).append(mark(identifier=IDENTIFIER)(matcher))
@@ -72,18 +72,18 @@ def _complete(typed: str, models: Callable[[], Iterable[str]], names: Iterable[s
     try:
         found = scan(typed[: len(typed) - len(fragment)])
     except UsageError:
-        return _nothing()
+        return _result()
     in_question = found.ended or found.rest.strip() or (fragment and fragment[0] != "-")
     if found.awaiting or not in_question:
         return _in_options(found, fragment, models)
     start = (found.rest + fragment).rpartition("{")
     if not (start[1] and "expand" in _targets(found)):
-        return _nothing()
-    return _result((name for name in names if name.startswith(start[2])), start[2], "variable")
+        return _result()
+    return _result((name for name in names if name.startswith(start[2])), start[2])
 
 
 def _in_options(found: Scan, fragment: str, models: Callable[[], Iterable[str]]) -> SimpleMatcherResult:
-    """Options, or values of one; others are kept out, since no Python stands here."""
+    """Options, or values of one."""
     name, equals, value = fragment.partition("=")
     option = found.awaiting or (BY_NAME.get(name) if equals else None)
     if option:
@@ -91,7 +91,7 @@ def _in_options(found: Scan, fragment: str, models: Callable[[], Iterable[str]])
     given = _targets(found)
     start = fragment or "--"
     words = (name for name, option in BY_NAME.items() if name.startswith(start) and option.row.name not in given)
-    return _result(words, fragment, "option", alone=True)
+    return _result(words, fragment, "option")
 
 
 def _values(option: Option, typed: str, models: Callable[[], Iterable[str]]) -> SimpleMatcherResult:
@@ -102,7 +102,7 @@ def _values(option: Option, typed: str, models: Callable[[], Iterable[str]]) -> 
         for word in words
         if word.isprintable() and word.casefold().startswith(last.casefold()) and word not in taken.split(",")
     )
-    return _result(fitting, last, "value", alone=True)
+    return _result(fitting, last, "value")
 
 
 def _targets(found: Scan) -> set[str]:
@@ -116,10 +116,7 @@ def _names(shell: InteractiveShell) -> list[str]:
     return [name for name in own if not name.startswith("_") and name not in hidden]
 
 
-def _nothing() -> SimpleMatcherResult:
-    return _result((), "", "")
-
-
-def _result(words: Iterable[str], fragment: str, kind: str, *, alone: bool = False) -> SimpleMatcherResult:
+def _result(words: Iterable[str] = (), fragment: str = "", kind: str = "variable") -> SimpleMatcherResult:
+    """The matches; where no Python stands, other matchers' are kept out."""
     completions = [SimpleCompletion(text=word, type=kind) for word in words]
-    return SimpleMatcherResult(completions=completions, matched_fragment=fragment, suppress=alone)
+    return SimpleMatcherResult(completions=completions, matched_fragment=fragment, suppress=kind != "variable")

@@ -24,115 +24,106 @@ REDRAW_S: Final = 0.1
 
 
 class Live:
-    """The display of one call.
+    """The display of one call; this one shows nothing.
 
     Parameters
     ----------
-    shell
-        Where the call was made.
-    quiet
-        Whether nothing is to be shown.
+    watched
+        Whether somebody sees how the run goes.
     """
 
-    def __init__(self, shell: InteractiveShell, *, quiet: bool = False) -> None:
-        self._place = None if quiet else _place(shell)
+    def __init__(self, *, watched: bool = False) -> None:
+        self._watched = watched
         self._next = time.monotonic() + FIRST_S
         self._drawn: tuple[str, str] | None = None
 
-    def report(self, progress: Progress) -> None:
+    def report(self, progress: Progress | str) -> None:
         """Show how a run goes; most calls only look at the clock, since text is joined when it is read."""
-        if self._is_due():
-            self._draw(str(progress), progress.text)
-
-    def say(self, status: str) -> None:
-        """Show a status alone."""
-        if self._is_due():
-            self._draw(status, "")
+        if not self._watched or time.monotonic() < self._next:
+            return
+        drawn = str(progress), "" if isinstance(progress, str) else progress.text
+        if drawn != self._drawn:
+            self.draw(*drawn)
+            self._drawn = drawn
+            self._next = time.monotonic() + REDRAW_S
 
     def end(self, card: Card) -> None:
         """Show what came, in the place of what stood there."""
-        if self._place:
-            self._place.end(card)
 
     def stop(self) -> None:
         """Leave what stands there, marked."""
-        if self._place and self._drawn:
-            self._place.stop(f"stopped: {self._drawn[0]}", self._drawn[1])
 
-    def _is_due(self) -> bool:
-        return self._place is not None and self._place.live and time.monotonic() >= self._next
-
-    def _draw(self, status: str, text: str) -> None:
-        if self._place and (status, text) != self._drawn:
-            self._drawn = status, text
-            self._place.draw(status, text)
-            self._next = time.monotonic() + REDRAW_S
+    def draw(self, status: str, text: str) -> None:
+        """Draw anew, in the place of what was drawn before."""
 
 
-class _Terminal:
+class _Terminal(Live):
     """A terminal, or the file that its output was sent to."""
-
-    def __init__(self) -> None:
-        self.live = sys.stderr.isatty()
-        self._is_clean = True
-
-    def draw(self, status: str, _text: str) -> None:
-        """Write one line, which can be taken back."""
-        self._is_clean = False
-        self._write(clean(status, newlines=False)[: get_terminal_size().columns - 1])
 
     def end(self, card: Card) -> None:
         self.stop()
         print(card.terminal(min(get_terminal_size().columns, 100)))  # noqa: T201 - to the terminal
 
-    def stop(self, _status: str = "", _text: str = "") -> None:
-        if not self._is_clean:
+    def stop(self) -> None:
+        if self._drawn:
             self._write("")
+
+    def draw(self, status: str, text: str) -> None:  # noqa: ARG002 - one line is all that can be taken back
+        self._write(clean(status, newlines=False)[: get_terminal_size().columns - 1])
 
     def _write(self, line: str) -> None:
         sys.stderr.write(f"\r\x1b[K{line}")
         sys.stderr.flush()
 
 
-class _Notebook:
+class _Notebook(Live):
     """An output area of a front end, or what captures in its place."""
 
-    def __init__(self, publisher: DisplayPublisher, *, live: bool) -> None:
-        self.live = live
+    def __init__(self, publisher: DisplayPublisher, *, watched: bool) -> None:
+        super().__init__(watched=watched)
         self._publisher: Any = publisher
-        self._transient: dict[str, str] | None = None  # of what is drawn; front ends do not store it
-
-    def draw(self, status: str, text: str) -> None:
-        """Draw anew, in the place of what was drawn before."""
-        html, plain = live_text(text, status)
-        update = self._transient is not None
-        self._transient = self._transient or {"display_id": f"vane-{uuid4().hex}"}
-        self._publish({"text/html": html, "text/plain": plain}, {}, update=update)
+        self._transient = {"display_id": f"vane-{uuid4().hex}"}  # front ends do not store it
 
     def end(self, card: Card) -> None:
-        self._publish(*card.mimebundle(), update=self._transient is not None)
+        self._publish(*card.mimebundle())
 
-    def stop(self, status: str, text: str) -> None:
-        self.draw(status, text)
+    def stop(self) -> None:
+        if self._drawn:
+            self.draw(f"stopped: {self._drawn[0]}", self._drawn[1])
 
-    def _publish(self, data: Mapping[str, str], metadata: Mapping[str, object], *, update: bool) -> None:
+    def draw(self, status: str, text: str) -> None:
+        html, plain = live_text(text, status)
+        self._publish({"text/html": html, "text/plain": plain}, {})
+
+    def _publish(self, data: Mapping[str, str], metadata: Mapping[str, object]) -> None:
+        update = self._drawn is not None
         self._publisher.publish(data=data, metadata=metadata, transient=self._transient, update=update)
 
 
-def _place(shell: InteractiveShell) -> _Terminal | _Notebook:
+def open_live(shell: InteractiveShell, *, quiet: bool = False) -> Live:
+    """Choose the display of a call that a shell makes."""
     publisher = shell.display_pub
+    if quiet:
+        return Live()
     if type(publisher) is DisplayPublisher:  # which prints; subclasses send or keep
-        return _Terminal()
+        return _Terminal(watched=sys.stderr.isatty())
     captured = isinstance(publisher, CapturingDisplayPublisher)
-    return _Notebook(publisher, live=not captured and _is_watched(shell))
+    return _Notebook(publisher, watched=not captured and _is_watched(shell))
 
 
 def _is_watched(shell: InteractiveShell) -> bool:
-    """Whether a notebook's front end asks, with somebody before it.
+    """Whether a notebook's front end asks, with somebody before it, and can update what it shows.
 
-    Front ends that name the cell can update a display; `jupyter console` cannot, and would never show the answer.
-    Headless runs (nbclient, nbconvert, papermill) say that nobody can answer a prompt.
+    Front ends that name the cell can; `jupyter console` and the widget `Output` cannot, and would never show the
+    answer. Headless runs (nbclient, nbconvert, papermill) say that nobody can answer a prompt.
     """
     parent: Callable[[], Mapping[str, Any]] = getattr(shell, "get_parent", dict[str, Any])  # a kernel's shell has one
     request = parent()
-    return "cellId" in request.get("metadata", {}) and request.get("content", {}).get("allow_stdin") is True
+    asked = "cellId" in request.get("metadata", {}) and request.get("content", {}).get("allow_stdin") is True
+    return asked and request["header"]["msg_id"] not in _taken_by_widgets()
+
+
+def _taken_by_widgets() -> set[str]:
+    """The requests whose output goes to a widget; it has no public list that costs little."""
+    widgets: Mapping[str, object] = getattr(sys.modules.get("ipywidgets.widgets.widget"), "_instances", {})
+    return {getattr(widget, "msg_id", "") for widget in [*widgets.values()]}

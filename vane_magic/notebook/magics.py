@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import atexit
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from inspect import cleandoc
+from typing import TYPE_CHECKING, Any, cast
 
 from IPython.core import magic
 from IPython.core.error import UsageError
@@ -29,40 +30,8 @@ if TYPE_CHECKING:
     from vane_magic.notebook.form import Form
     from vane_magic.notebook.session import Session
 
-_Method = TypeVar("_Method", bound=Callable[..., object])
 
-_HELP: Final = f"""Ask a local Vane; show the answer with its sources, and return the ToolResult.
-
-In [1]: %{MAGIC} what's a tidal turbine?
-
-In [2]: r = %{MAGIC} -m quality -n 12 how do pilots in Norway compare?
-   ...: r.sources[0].url, r.answer
-
-In [3]: %%{MAGIC} --continue
-   ...: And in Canada?
-   ...: Answer in two sentences.
-
-Options come first; the question is the rest of the line as it stands, quotes, $, {{}} and ? included.
-A final ; hides the answer. The last result is always in _vane.
-%%{MAGIC} must be the first line of its cell: under a comment IPython reads it as Python, and says
-"Line magic function `%%{MAGIC}` not found" or "invalid syntax".
-Load the extension in an earlier cell: in the same one, IPython takes a question's ? for its help.
-
-{option_help()}
-
-%{MAGIC} alone shows the settings and where each comes from; %config VaneMagics lists and changes them.
-"""
-
-
-def _as_typed(method: _Method) -> _Method:
-    """Make a method a magic for a line and a cell that gets its text as typed, and the names of its caller."""
-    marks: Any = (magic.no_var_expand, magic.needs_local_scope, magic.line_cell_magic)  # pyright: ignore[reportUnknownMemberType] - IPython annotates little
-    for mark in marks:
-        method = mark(method)
-    return method
-
-
-@magic.magics_class  # pyright: ignore[reportUnknownMemberType, reportUntypedClassDecorator] - likewise
+@magic.magics_class  # pyright: ignore[reportUnknownMemberType, reportUntypedClassDecorator] - IPython annotates little
 class VaneMagics(magic.Magics):
     """The magics of one shell, configured by ``%config VaneMagics.<setting> = …``."""
 
@@ -77,9 +46,31 @@ class VaneMagics(magic.Magics):
         super().__init__(self._shell)  # pyright: ignore[reportUnknownMemberType] - likewise
         self.started = True
 
-    def vane(  # noqa: D102 - see below
+    @magic.no_var_expand  # pyright: ignore[reportUnknownMemberType, reportUntypedFunctionDecorator] - likewise
+    @magic.needs_local_scope  # pyright: ignore[reportUnknownMemberType, reportUntypedFunctionDecorator] - likewise
+    @magic.line_cell_magic  # pyright: ignore[reportUnknownMemberType, reportUntypedFunctionDecorator] - likewise
+    def vane(
         self, line: str = "", cell: str | None = None, local_ns: Mapping[str, object] | None = None
     ) -> ToolResult | None:
+        """Ask a local Vane; show the answer with its sources, and return the ToolResult.
+
+        In [1]: %vane what's a tidal turbine?
+
+        In [2]: r = %vane -m quality -n 12 how do pilots in Norway compare?
+           ...: r.sources[0].url, r.answer
+
+        In [3]: %%vane --continue
+           ...: And in Canada?
+           ...: Answer in two sentences.
+
+        Options come first; the question is the rest of the line as it stands, quotes, $, {} and ? included.
+        A final ; hides the answer. The last result is always in _vane.
+        %%vane must be the first line of its cell: under a comment IPython reads it as Python, and says
+        "Line magic function `%%vane` not found" or "invalid syntax".
+        Load the extension in an earlier cell: in the same one, IPython takes a question's ? for its help.
+
+        %vane alone shows the settings and where each comes from; %config VaneMagics lists and changes them.
+        """
         asked = parse(line, cell)
         if not asked.question:
             missing = "No question was given, so nothing was asked.\n\n" if line.strip() else ""
@@ -92,8 +83,7 @@ class VaneMagics(magic.Magics):
             raised._render_traceback_ = partial(_two_lines, raised)  # pyright: ignore[reportAttributeAccessIssue] - IPython's hook
             raise
 
-    vane.__doc__ = _HELP
-    vane = _as_typed(vane)
+    vane.__doc__ = f"{cleandoc(vane.__doc__ or '')}\n\n{option_help()}\n"
 
     @magic.line_magic  # pyright: ignore[reportUnknownMemberType, reportUntypedFunctionDecorator] - likewise
     def vane_doctor(self, line: str = "") -> Diagnosis:
@@ -132,7 +122,7 @@ class VaneMagics(magic.Magics):
 
         config = self._layer()
         if self._session is None:
-            self._session = Session(self._shell, config, DEFAULTS, self.once)
+            self._session = Session(self._shell, config, self.once)
         return self._session
 
     def _layer(self) -> Layer:

@@ -249,15 +249,12 @@ def expand(question: str, namespace: Mapping[str, object]) -> tuple[str, tuple[s
 
 def usage() -> str:
     """Five lines of help."""
-    options = " ".join(f"[{option.signature}]" for option in OPTIONS)
-    return "\n".join(
-        (
-            f"%{MAGIC} [options] question    the rest of the line as typed; a final ; hides the answer",
-            f"%%{MAGIC} [options]            the rest of the cell is the question",
-            *textwrap.wrap(f"options: {options}", 110, subsequent_indent="  ", break_on_hyphens=False),
-            f"%{MAGIC}? explains them; -- ends the options.",
-        )
-    )
+    options = "options: " + " ".join(f"[{option.signature}]" for option in OPTIONS)
+    return f"""\
+%{MAGIC} [options] question    the rest of the line as typed; a final ; hides the answer
+%%{MAGIC} [options]            the rest of the cell is the question
+{textwrap.fill(options, 110, subsequent_indent="  ", break_on_hyphens=False)}
+%{MAGIC}? explains them; -- ends the options."""
 
 
 def option_help() -> str:

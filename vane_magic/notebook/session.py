@@ -16,8 +16,9 @@ from vane_magic.core.contract import RunDetails, ToolResult, read_trigger
 from vane_magic.core.errors import ConfigurationError, Interrupted, VaneError
 from vane_magic.core.modes import ErrorCode
 from vane_magic.core.settings import Layer, Settings, environment
-from vane_magic.notebook.live import Live
+from vane_magic.notebook.live import Live, open_live
 from vane_magic.notebook.options import MAGIC, Asked, expand
+from vane_magic.notebook.traits import DEFAULTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -39,18 +40,15 @@ class Session:
         The kernel's shell.
     config
         The layer of ``%config``; its values are read at each question.
-    defaults
-        The layer behind the environment.
     once
         Is told what was shown.
     """
 
-    def __init__(self, shell: InteractiveShell, config: Layer, defaults: Layer, once: ShowOnce) -> None:
+    def __init__(self, shell: InteractiveShell, config: Layer, once: ShowOnce) -> None:
         self._shell: Any = shell  # IPython annotates little
         self._config = config
-        self._defaults = defaults
         self._once = once
-        self._client = VaneClient.of_layers(config, defaults=defaults)
+        self._client = VaneClient.of_layers(config, defaults=DEFAULTS)
         self._local: VaneClient | None = None
         self._folders: object = None  # that it was started with
         self._last: ToolResult | None = None
@@ -85,7 +83,7 @@ class Session:
         question, notes = _expanded(asked, namespace)
         if previous:
             notes.append(f"Goes on from: {previous.run.query}")
-        live = Live(self._shell, quiet=asked.quiet)
+        live = open_live(self._shell, quiet=asked.quiet)
         try:
             result = self._research(question, asked, previous, live)
         except BaseException as raised:
@@ -95,7 +93,11 @@ class Session:
             raise
         result = result.with_notes(*notes, *self._advice(result, asked))
         self._bind(result, asked)
-        self._show(result, asked, live, whole_cell=whole_cell)
+        if asked.quiet:
+            self._once.was_hidden(result, whole_cell=whole_cell)
+        else:
+            live.end(result.card())
+            self._once.was_shown(result)
         if not result.success and self._raises():
             result.raise_for_error()
         return result
@@ -116,13 +118,6 @@ class Session:
             self._shell.user_ns[asked.out] = result
         if result.success:
             self._last = result
-
-    def _show(self, result: ToolResult, asked: Asked, live: Live, *, whole_cell: bool) -> None:
-        if asked.quiet:
-            self._once.was_hidden(result, whole_cell=whole_cell)
-        else:
-            live.end(result.card())
-            self._once.was_shown(result)
 
     def _advice(self, result: ToolResult, asked: Asked) -> Iterator[str]:
         """What may help the reader of this result."""
@@ -151,10 +146,10 @@ class Session:
         """The client of the local-documents engine, which is started anew when its folders change."""
         folders = self._setting("local_docs")
         if self._local is None or folders != self._folders:
-            self._stack.close()
-            self._local, self._folders = None, folders
+            self.close()
+            self._folders = folders
             layer = Layer("--local-docs", self._start_service(live).settings)
-            self._local = VaneClient.of_layers(layer, self._config, defaults=self._defaults)
+            self._local = VaneClient.of_layers(layer, self._config, defaults=DEFAULTS)
         return self._local
 
     def _start_service(self, live: Live) -> Service:
@@ -163,7 +158,7 @@ class Session:
         folders = [Path(folder) for folder in cast("Sequence[str]", self._folders or ())]
 
         def tell(done: int, total: int) -> None:
-            live.say(f"reading local documents, {done:,} of {total:,}")
+            live.report(f"reading local documents, {done:,} of {total:,}")
 
         try:
             return self._stack.enter_context(Service(folders, on_progress=tell))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from traitlets import TraitError, TraitType
 
@@ -11,12 +11,6 @@ from vane_magic.core.errors import VaneError
 from vane_magic.core.settings import Layer, Setting
 
 DEFAULTS: Final = Layer("default", {"wait": 70.0})  # a live holder of the GPU lock has let go after 65 s
-
-
-class Owner(Protocol):
-    """What has such traits."""
-
-    started: bool  # whether the configuration files have been read
 
 
 class Value(TraitType[object, object]):
@@ -39,7 +33,7 @@ class Value(TraitType[object, object]):
         try:
             return self._setting.check(value)
         except VaneError as error:
-            if cast("Owner", obj).started:
+            if getattr(obj, "started", True):
                 raise TraitError(error.message) from None
             sys.stderr.write(f"vane_magic: c.VaneMagics.{self._setting.name} is left out: {error.message}\n")
         return None
@@ -51,4 +45,4 @@ def in_words(value: object) -> str:
         return ", ".join(cast("tuple[str, ...]", value))
     if isinstance(value, float):
         return f"{value:g}"
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

@@ -80,22 +80,19 @@ def install(shell: InteractiveShell) -> None:
 def uninstall(shell: InteractiveShell) -> None:
     """Take the transformer out of a shell, also one that an earlier import of this module has put in."""
     found: list[type] = shell.input_transformer_manager.token_transformers
-    ours = (VaneStatement.__module__, VaneStatement.__qualname__)
-    found[:] = [each for each in found if (each.__module__, each.__qualname__) != ours]
+    found[:] = [each for each in found if each.__qualname__ != VaneStatement.__qualname__]
 
 
 def _after_assignment(tokens: Sequence[TokenInfo]) -> int:
     """The place after the first ``=`` outside brackets, as IPython's magic assignment has it; 0 for none."""
     depth = 0
     for at, token in enumerate(tokens):
-        if token.type != tokenize.OP:
-            continue
-        if token.string in "([{":
-            depth += 1
-        elif token.string in ")]}":
-            depth = max(depth - 1, 0)
-        elif token.string == "=" and depth == 0:
+        if token.string == "=" and depth == 0:
             return at + 1
+        if token.string in {"(", "[", "{"}:
+            depth += 1
+        elif token.string in {")", "]", "}"}:
+            depth = max(depth - 1, 0)
     return 0
 
 
