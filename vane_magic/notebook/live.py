@@ -96,8 +96,7 @@ class _Notebook(Live):
         self._publish({"text/html": html, "text/plain": plain}, {})
 
     def _publish(self, data: Mapping[str, str], metadata: Mapping[str, object]) -> None:
-        update = self._drawn is not None
-        self._publisher.publish(data=data, metadata=metadata, transient=self._transient, update=update)
+        self._publisher.publish(data=data, metadata=metadata, transient=self._transient, update=bool(self._drawn))
 
 
 def open_live(shell: InteractiveShell, *, quiet: bool = False) -> Live:

@@ -108,13 +108,12 @@ class VaneMagics(magic.Magics):
 
     def chat_models(self) -> Sequence[str]:
         """The chat models of the last look-up, for completion."""
-        return self._session.chat_models if self._session else ()
+        return self._session.client.chat_models if self._session else ()
 
     def close(self) -> None:
         """Stop what the questions have started."""
         if self._session:
             self._session.close()
-        self._session = None
 
     def _open(self) -> Session:
         """What is kept between questions, with the traits' present values."""
@@ -135,9 +134,9 @@ class VaneMagics(magic.Magics):
             settings = Settings.resolve(self._layer(), environment(), DEFAULTS)
         except VaneError as error:
             return f"{error.message}\n\n{usage()}"
-        rows = [(name, in_words(getattr(settings, name)), settings.origins[name]) for name in SETTINGS]
-        width = max(len(value) for _, value, _ in rows)
-        table = "\n".join(f"{name:<16} {value:<{min(width, 40)}}  {origin}" for name, value, origin in rows)
+        table = "\n".join(
+            f"{name:<16} {in_words(getattr(settings, name)):<30}  {settings.origins[name]}" for name in SETTINGS
+        )
         return f"{table}\n\n{usage()}"
 
 

@@ -288,9 +288,8 @@ def _no_option(word: str) -> UsageError:
 
 
 def _value(option: Option, value: re.Match[str]) -> str:
-    if (quoted := value["quoted"]) is not None:
-        return quoted
-    bare = value["bare"]
+    if (bare := value["bare"]) is None:
+        return value["quoted"]
     if bare[0] in "\"'":
         raise UsageError(f"the value of {option.names[-1]} has no closing {bare[0]}")
     if bare == "--" or _lookup(bare):

@@ -48,17 +48,12 @@ class Session:
         self._shell: Any = shell  # IPython annotates little
         self._config = config
         self._once = once
-        self._client = VaneClient.of_layers(config, defaults=DEFAULTS)
+        self.client = VaneClient.of_layers(config, defaults=DEFAULTS)
         self._local: VaneClient | None = None
         self._folders: object = None  # that it was started with
         self._last: ToolResult | None = None
         self._model_told = False
         self._stack = ExitStack()
-
-    @property
-    def chat_models(self) -> Sequence[str]:
-        """The names that the last look-up gave."""
-        return self._client.chat_models
 
     def close(self) -> None:
         """Stop what was started."""
@@ -105,7 +100,7 @@ class Session:
     def _research(self, question: str, asked: Asked, previous: ToolResult | None, live: Live) -> ToolResult:
         try:
             query, mode = read_trigger(question, cast("str | None", asked.settings.get("mode")))
-            client = self._local_client(live) if asked.local else self._client
+            client = self._local_client(live) if asked.local else self.client
             options = {**asked.settings, "mode": mode}
             return client.research(query, **options, previous=previous, on_progress=live.report)  # pyright: ignore[reportArgumentType] - the table of options has these names and types
         except VaneError as error:

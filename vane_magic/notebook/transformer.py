@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tokenize
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from IPython.core.error import UsageError
 from IPython.core.inputtransformer2 import TokenTransformBase
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tokenize import TokenInfo
 
     from IPython.core.interactiveshell import InteractiveShell
-
-_INDENTS: Final = {tokenize.INDENT, tokenize.DEDENT}
 
 
 class VaneStatement(TokenTransformBase):
@@ -45,7 +43,7 @@ class VaneStatement(TokenTransformBase):
     def find(cls, tokens_by_line: Sequence[Sequence[TokenInfo]]) -> VaneStatement | None:
         """Find the first statement; what follows it may be tokenised wrongly until it is transformed."""
         for line in tokens_by_line:
-            tokens = [token for token in line if token.type not in _INDENTS]
+            tokens = [token for token in line if token.type not in {tokenize.INDENT, tokenize.DEDENT}]
             for at in (0, _after_assignment(tokens)):
                 if _names_magic(tokens[at : at + 2]):
                     return cls(tokens[0].start, tokens[at].start)
