@@ -22,7 +22,7 @@ from traitlets import TraitError
 
 from vane_magic import VaneServiceUnavailable
 from vane_magic.core.settings import SETTINGS
-from vane_magic.notebook import transformer
+from vane_magic.notebook import live, transformer
 
 ANSWER = "Turbines turn slowly [1]."
 REPLY = answer(ANSWER, [source("Tidal report", "https://energy.example/r1")])
@@ -526,6 +526,27 @@ def test_ten_reloads_leave_one_copy(notebook: Notebook, vane: ScriptedServer, lo
 
 
 # Local documents ---
+
+
+def test_an_interrupt_in_the_middle_of_drawing_marks_what_stands() -> None:
+    """The first drawing has gone out, and Ctrl-C falls before the call that drew it returns."""
+    published: list[tuple[str, bool]] = []
+
+    class Publisher:
+        def publish(self, *, data: dict[str, str], update: bool, **_: object) -> None:
+            published.append((data["text/plain"], update))
+            if len(published) == 1:
+                raise KeyboardInterrupt
+
+    display = live._Notebook(Publisher(), watched=True)  # pyright: ignore[reportArgumentType] - all it needs of one
+    display._next = 0
+    with pytest.raises(KeyboardInterrupt):
+        display.report("searching, 1 of 30 s")
+    display.stop()
+    assert [(text.strip(), update) for text, update in published] == [
+        ("searching, 1 of 30 s", False),
+        ("stopped: searching, 1 of 30 s", True),
+    ]
 
 
 def test_options_without_a_question_are_not_dropped_in_silence(notebook: Notebook) -> None:

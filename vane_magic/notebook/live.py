@@ -43,8 +43,8 @@ class Live:
             return
         drawn = str(progress), "" if isinstance(progress, str) else progress.text
         if drawn != self._drawn:
+            self._drawn = drawn  # before it is drawn: an interrupt may fall between, and `stop` marks what stands
             self.draw(*drawn)
-            self._drawn = drawn
             self._next = time.monotonic() + REDRAW_S
 
     def end(self, card: Card) -> None:
@@ -83,6 +83,7 @@ class _Notebook(Live):
         super().__init__(watched=watched)
         self._publisher: Any = publisher
         self._transient = {"display_id": f"vane-{uuid4().hex}"}  # front ends do not store it
+        self._published = False
 
     def end(self, card: Card) -> None:
         self._publish(*card.mimebundle())
@@ -96,7 +97,8 @@ class _Notebook(Live):
         self._publish({"text/html": html, "text/plain": plain}, {})
 
     def _publish(self, data: Mapping[str, str], metadata: Mapping[str, object]) -> None:
-        self._publisher.publish(data=data, metadata=metadata, transient=self._transient, update=bool(self._drawn))
+        update, self._published = self._published, True
+        self._publisher.publish(data=data, metadata=metadata, transient=self._transient, update=update)
 
 
 def open_live(shell: InteractiveShell, *, quiet: bool = False) -> Live:
