@@ -11,13 +11,17 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 import jsonschema
 import pytest
+from browser import Lab, open_browser, open_lab
 from servers.replay import ReplayServer
 from servers.scripted import ScriptedServer
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Dialog, Page
+
     from vane_magic.core.contract import ToolResult
 
 # Servers ---
@@ -151,6 +155,48 @@ def pytest_runtest_call() -> Generator[None, object, object]:
 def audit() -> list[tuple[str, tuple[Any, ...]]]:
     """Each connect and look-up of this test until now: the audit event and its arguments but the socket."""
     return _Watch.events
+
+
+# A browser ---
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with open_browser() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """One Jupyter server for all tests, which give their notebooks names of their own."""
+    with open_lab(tmp_path_factory.mktemp("lab") / "home") as opened:
+        page = browser.new_page()
+        opened.configure(page, "@jupyterlab/notebook-extension:tracker", windowingMode="none")
+        page.close()
+        yield opened
+
+
+@pytest.fixture
+def page(browser: Browser, lab: Lab) -> Iterator[Page]:
+    """A page that may talk to the server alone; any other request, or a dialog, fails the test.
+
+    JupyterLab's own question whether to leave an unsaved notebook is none: it is said yes to.
+    """
+    host = urlsplit(lab.url).netloc
+    faults: list[str] = []
+
+    def answer(dialog: Dialog) -> None:
+        if dialog.type != "beforeunload":
+            faults.append(f"{dialog.type}: {dialog.message}")
+        dialog.accept()
+
+    opened = browser.new_page(viewport={"width": 1600, "height": 1400})
+    opened.set_default_navigation_timeout(60_000)
+    opened.on("request", lambda r: faults.append(r.url) if urlsplit(r.url).netloc not in {host, ""} else None)
+    opened.on("dialog", answer)
+    yield opened
+    opened.close()
+    assert faults == []
 
 
 # The schemas check every result ---

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import nbformat
 import pytest
-from browser import ARTEFACTS, Book, Lab, open_browser, open_lab
+from browser import ARTEFACTS, Book, Lab
 from hostile_texts import HOSTILE
 from servers.scripted import (
     CHUNKED,
@@ -75,35 +74,6 @@ SOURCES = [
 REPLY = answer(ANSWER, SOURCES)
 PARTIAL = [head(200, CHUNKED), *(chunk(events(event)) for event in answer_events(ANSWER[:300], SOURCES)[:-1])]
 END = [chunk(events({"type": "done"})), LAST_CHUNK]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with open_lab(tmp_path_factory.mktemp("lab") / "home") as opened:
-        page = browser.new_page()
-        opened.configure(page, "@jupyterlab/notebook-extension:tracker", windowingMode="none")
-        opened.configure(page, "@jupyterlab/apputils-extension:notification", fetchNews="false", checkForUpdates=False)
-        page.close()
-        yield opened
-
-
-@pytest.fixture
-def page(browser: Browser, lab: Lab) -> Iterator[Page]:
-    """A page that may talk to the server alone; a dialog or any other request fails the test."""
-    opened = browser.new_page(viewport={"width": 1600, "height": 1400})
-    host = urlsplit(lab.url).netloc
-    foreign: list[str] = []
-    opened.on("request", lambda r: foreign.append(r.url) if urlsplit(r.url).netloc not in {host, ""} else None)
-    opened.on("dialog", lambda dialog: foreign.append(dialog.message))
-    yield opened
-    opened.close()
-    assert foreign == []
 
 
 @pytest.fixture

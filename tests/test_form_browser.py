@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 import pytest
-from browser import ARTEFACTS, Book, Lab, open_browser, open_lab
+from browser import ARTEFACTS, Book, Lab
 from servers.scripted import (
     CHUNKED,
     LAST_CHUNK,
@@ -30,7 +29,7 @@ from servers.scripted import (
 from vane_magic.notebook import form as form_module
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Locator, Page
 
 pytestmark = pytest.mark.browser
 
@@ -55,37 +54,6 @@ PART: Final = [head(200, CHUNKED), *(chunk(events(e)) for e in answer_events("Ha
 END: Final = [chunk(events({"type": "done"})), LAST_CHUNK]
 VANE: Final = config([provider(chat=["qwen3:8b", "llama3.3:70b-instruct-q4_K_M"])])
 KERNELS: Final = "@jupyterlab/apputils-extension:kernels-settings"
-TRACKER: Final = "@jupyterlab/notebook-extension:tracker"
-WAIT_MS: Final = 20_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with open_lab(tmp_path_factory.mktemp("lab") / "home") as opened:
-        page = browser.new_page()
-        opened.configure(page, TRACKER, windowingMode="none")
-        page.close()
-        yield opened
-
-
-@pytest.fixture
-def page(browser: Browser, lab: Lab) -> Iterator[Page]:
-    """A page that may talk to the server alone; a dialog or any other request fails the test."""
-    opened = browser.new_page(viewport={"width": 1600, "height": 1200})
-    opened.set_default_timeout(WAIT_MS)
-    host = urlsplit(lab.url).netloc
-    foreign: list[str] = []
-    opened.on("request", lambda r: foreign.append(r.url) if urlsplit(r.url).netloc not in {host, ""} else None)
-    opened.on("dialog", lambda dialog: foreign.append(dialog.message))
-    yield opened
-    opened.close()
-    assert foreign == []
 
 
 class Shown:
