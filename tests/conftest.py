@@ -201,7 +201,7 @@ def page(browser: Browser, lab: Lab) -> Iterator[Page]:
 
 # The schemas check every result ---
 
-_CONTRACT: Final = Path(__file__).parent / "contract"
+_CONTRACT: Final = Path(__file__).parent.parent / "vane_magic" / "contract"
 
 
 def _validator(name: str) -> Any:

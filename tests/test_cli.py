@@ -22,7 +22,7 @@ from servers.scripted import ScriptedServer, answer, hang, json_reply, source
 from vane_magic.cli import main
 from vane_magic.core.gpu_lock import GpuLock
 
-SCHEMA = json.loads((Path(__file__).parent / "contract" / "tool_result.schema.json").read_text())
+SCHEMA = json.loads((Path(__file__).parent.parent / "vane_magic" / "contract" / "tool_result.schema.json").read_text())
 COMMAND = [sys.executable, "-m", "vane_magic.cli"]
 Run = Callable[..., "Done"]
 QUESTION = "How does TCP open a connection?"

@@ -27,7 +27,7 @@ from vane_magic.core.contract import (
 from vane_magic.core.errors import ERROR_TYPES, ExecutionTimeout, InternalError, InvalidInput, VaneError
 from vane_magic.core.modes import ErrorCode, Mode
 
-SCHEMA = json.loads((Path(__file__).parent / "contract" / "vane_skill_input.schema.json").read_text())
+SCHEMA = json.loads((Path(__file__).parent.parent / "vane_magic" / "contract" / "vane_skill_input.schema.json").read_text())
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 SOURCE = Source(source_id="1", title="T", url="https://a.example/1", snippet_preview="S")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from vane_magic.core.boundary import Endpoint, check_endpoint
     from vane_magic.core.client import Progress, VaneClient, aresearch, research
-    from vane_magic.core.contract import RunDetails, Source, ToolResult, VaneSkillInput, content_hash, tool_schema
+    from vane_magic.core.contract import RunDetails, Source, ToolResult, VaneSkillInput, content_hash
     from vane_magic.core.errors import (
         Cancelled,
         ConfigurationError,
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from vane_magic.core.settings import Settings
     from vane_magic.diagnosis import diagnose
     from vane_magic.notebook.form import Form
+    from vane_magic.schema import tool_schema
 
 _NAMES: Final = {
     "core.boundary": "Endpoint check_endpoint",
     "core.client": "Progress VaneClient aresearch research",
-    "core.contract": "RunDetails Source ToolResult VaneSkillInput content_hash tool_schema",
+    "core.contract": "RunDetails Source ToolResult VaneSkillInput content_hash",
     "core.errors": "Cancelled ConfigurationError ExecutionTimeout InternalError Interrupted InvalidInput"
     " SecurityBoundaryViolation UpstreamSearchError VaneError VaneServiceUnavailable VramConcurrencySaturated",
     "core.gpu_lock": "GpuLock",
@@ -44,6 +45,7 @@ _NAMES: Final = {
     "core.settings": "Settings",
     "diagnosis": "diagnose",
     "notebook.form": "Form",
+    "schema": "tool_schema",
 }  # where the public names live, so that loading the extension imports nothing heavy
 _HOMES: Final = {name: module for module, names in _NAMES.items() for name in names.split()}
 

@@ -16,7 +16,7 @@ import stat
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from importlib import metadata
@@ -183,7 +183,7 @@ class _Doctor:
         if faults:
             step = " ".join(error.hint for error in faults).strip() or "Mend it where it is set."
             return BROKEN, " ".join(error.what for error in faults), step
-        shown = replace(self._settings, url="…")  # the address has a link of its own, which hides its secrets
+        shown = self._settings._replace(url="…")  # the address has a link of its own, which hides its secrets
         set_ = [(name, origin) for name, origin in shown.origins.items() if origin != "default"]
         told = [f"{name} = {json.dumps(getattr(shown, name), ensure_ascii=False)} ({origin})" for name, origin in set_]
         return OK, f"{'; '.join([*told, 'all else' if told else 'all'])} by default.", ""
@@ -224,7 +224,7 @@ class _Doctor:
         ollama.join()
 
     def _choose(self, server: Server) -> _Finding:
-        here = replace(server, searxng_host="localhost")  # SearXNG has a link of its own
+        here = server._replace(searxng_host="localhost")  # SearXNG has a link of its own
         given = self._settings
         self._choice = choice = choose(here, given.chat_model, given.embedding_model, allow_remote=given.allow_remote)
         of = f", one of {choice.fitting} that fit" if choice.fitting > 1 else ""

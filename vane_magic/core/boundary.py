@@ -5,9 +5,8 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from vane_magic.core.errors import SecurityBoundaryViolation
 
@@ -21,8 +20,7 @@ _ENDPOINT: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(NamedTuple):
     """An address on the loopback interface, as `check_endpoint` reads it; its text is rebuilt from the parts.
 
     Attributes

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from vane_magic.core.contract import Source
 from vane_magic.core.vane_api import RawSource
@@ -21,8 +20,7 @@ _LINK: Final = re.compile(r"\[[^\[\]\n]{0,999}\]\((?:[^()\n]|\([^()\n]{0,200}\))
 _THINK: Final = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """The sources to return and the meaning of the citations; see `RunDetails` for the fields."""
 
     sources: tuple[Source, ...]

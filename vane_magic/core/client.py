@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from typing import Final, Self, TypedDict, Unpack, cast
+from typing import Final, NamedTuple, Self, TypedDict, Unpack, cast
 
 from vane_magic.core.boundary import Endpoint, check_endpoint
 from vane_magic.core.citations import Selection, select, split_thinking, strip_marks
@@ -50,8 +50,7 @@ class Phase(StrEnum):
     WRITING = "writing"
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """A snapshot of a run.
 
     Attributes
@@ -64,6 +63,8 @@ class Progress:
         How many sources have come; None before they come.
     holder : str
         While waiting: who holds the GPU lock, and since when.
+    pieces, arrived
+        The answer as it comes, which goes on after the snapshot, and how many pieces of it had arrived; see `text`.
     """
 
     phase: Phase
@@ -71,13 +72,16 @@ class Progress:
     limit_ms: int
     sources: int | None = None
     holder: str = ""
-    _pieces: Sequence[str] = field(default=(), repr=False, compare=False)
-    _count: int = field(default=0, repr=False)
+    pieces: Sequence[str] = ()
+    arrived: int = 0
 
     @property
     def text(self) -> str:
         """The answer so far, without thinking; joined when read."""
-        return split_thinking("".join(self._pieces[: self._count]))[0]
+        return split_thinking("".join(self.pieces[: self.arrived]))[0]
+
+    def __repr__(self) -> str:
+        return f"<Progress {self}>"
 
     def __str__(self) -> str:
         found = "" if self.sources is None else f", {self.sources} source{'' if self.sources == 1 else 's'}"
@@ -402,7 +406,7 @@ class _Run:
         return _AT_WORK if self.sent and not self.received.done else ""
 
     def _note(self, **values: object) -> None:
-        self.details = replace(self.details, **values)  # pyright: ignore[reportArgumentType] - names and types are the caller's, a few lines away
+        self.details = self.details._replace(**values)  # pyright: ignore[reportArgumentType] - names and types are the caller's, a few lines away
 
     def _enter(self, phase: Phase, limit_s: float, started: float | None = None) -> Watch:
         """Begin a phase with a time limit of its own."""

@@ -28,7 +28,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
 
 from filelock import has_fcntl, lock_descriptor, unlock_descriptor
 
@@ -54,8 +54,7 @@ _MAX_BYTES, _MAX_TEXT, _MAX_SIGN = 4096, 128, 40
 _MOVE_IT: Final = "Set lock_path (VANE_LOCK_PATH) to a directory of this host that every worker may write."
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(NamedTuple):
     """Who stands in the way, as far as that is known.
 
     Attributes

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from vane_magic.core.boundary import Locality, locality_of_host, locality_of_model
 from vane_magic.core.errors import ConfigurationError, SecurityBoundaryViolation
@@ -18,8 +17,7 @@ _LOCAL_TYPES: Final = frozenset({"ollama", "lmstudio", "lemonade", "localdocs", 
 _LISTED: Final = 12  # names in a message
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
+class Model(NamedTuple):
     """One model of one provider."""
 
     provider_id: str
@@ -42,8 +40,7 @@ class Model:
         return bool(_EMBEDDING.search(self.key))
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """The two models of a question; `fitting` says how many chat models an automatic choice had."""
 
     chat: Model

@@ -22,11 +22,6 @@ class Mode(StrEnum):
         return _LIMIT_S[self]
 
     @property
-    def limit_ms(self) -> int:
-        """The tier's wall-clock limit in milliseconds."""
-        return round(self.limit_s * 1000)
-
-    @property
     def workload(self) -> str:
         """What the mode is for, in a few words."""
         return _WORKLOAD[self]

@@ -9,7 +9,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
 from typing import Final, NamedTuple, cast
@@ -217,8 +216,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {row.name: row for row in _ROWS}
 FACES_ONLY: Final = frozenset({"local_docs", "on_error"})  # settings that VaneClient does not take
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """The values in force, each in its type, and where each came from."""
 
     url: str
@@ -234,7 +232,7 @@ class Settings:
     allow_remote: bool
     local_docs: tuple[str, ...] | None
     on_error: str
-    origins: Mapping[str, str] = field(compare=False)
+    origins: Mapping[str, str]
 
     @classmethod
     def resolve(cls, *layers: Layer) -> Settings:

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
 from errno import EINPROGRESS, EWOULDBLOCK
 from functools import partial
 from typing import Final, TypeVar
@@ -227,7 +226,7 @@ def exchange(
     asked = f"{target.path or '/'}?{query}".rstrip("?")
     url = httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=asked)
     request = httpcore.Request(method, url, headers=built.headers.raw, content=built.content)
-    server = replace(target, path="")
+    server = target._replace(path="")
     with ExitStack() as sockets:
         stream = _connected(server, watch, sockets)
         watch.connected = True

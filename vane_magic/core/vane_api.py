@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from pydantic_core import from_json
 
@@ -30,16 +30,14 @@ _UNPAIRED: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ModelEntry:
+class ModelEntry(NamedTuple):
     """A model of a provider: its `key` is what a request names, its `name` is for people."""
 
     key: str
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Provider:
+class Provider(NamedTuple):
     """What is kept of one of Vane's model providers; everything else, API keys included, is dropped unread.
 
     `type` and `host` are empty and None where Vane does not tell them. `fault` is the reason why the
@@ -56,8 +54,7 @@ class Provider:
     loopback: Endpoint | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(NamedTuple):
     """What Vane tells about itself. `told_hosts` is false where only the bare list of models could be had."""
 
     providers: tuple[Provider, ...]
@@ -67,8 +64,7 @@ class Server:
     searxng_loopback: Endpoint | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RawSource:
+class RawSource(NamedTuple):
     """A source as sent; what was no text is empty, and `odd` says so."""
 
     title: str
@@ -77,7 +73,7 @@ class RawSource:
     odd: bool = False
 
 
-@dataclass(slots=True)
+@dataclass
 class Received:
     """What has come of an answer so far; it stays readable whatever ends the stream."""
 
