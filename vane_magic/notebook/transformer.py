@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import tokenize
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from IPython.core.error import UsageError
-from IPython.core.inputtransformer2 import TokenTransformBase
+from IPython.core.inputtransformer2 import EscapedCommand, MagicAssign, TokenTransformBase
 
 from vane_magic.notebook.options import MAGIC, parse
 
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from tokenize import TokenInfo
 
     from IPython.core.interactiveshell import InteractiveShell
+
+# A line that ends in \ goes on in the next; the parser of options refuses it then. IPython also splits lines at
+# U+2028 and the like, where no statement ends.
+_STATEMENT: Final = re.compile(
+    rf"%{MAGIC}(?!\S)[^\S\r\n]?(?P<text>[^\r\n]*)(?:(?<=\\)(?:\r\n?|\n)[^\r\n]*)*(?:\r\n?|\n|\Z)"
+)
 
 
 class VaneStatement(TokenTransformBase):
@@ -30,23 +36,26 @@ class VaneStatement(TokenTransformBase):
     start
         Row (from 1) and column of the statement's first token, where HelpEnd would claim it too.
     percent
-        Row (from 1) and column of the ``%``.
+        Row (from 0) and column of the ``%``.
     """
 
     priority: ClassVar[int] = 1  # HelpEnd has 5; the lower number wins at the same place
 
     def __init__(self, start: tuple[int, int], percent: tuple[int, int]) -> None:
         super().__init__(start)
-        self.row, self.column = percent[0] - 1, percent[1]
+        self.row, self.column = percent
 
     @classmethod
     def find(cls, tokens_by_line: Sequence[Sequence[TokenInfo]]) -> VaneStatement | None:
-        """Find the first statement; what follows it may be tokenised wrongly until it is transformed."""
+        """Find the first statement that may be one; what follows it may be tokenised wrongly until it is transformed.
+
+        Another magic's, where `transform` declines, is transformed by IPython, and then the search begins anew.
+        """
         for line in tokens_by_line:
-            tokens = [token for token in line if token.type not in {tokenize.INDENT, tokenize.DEDENT}]
-            for at in (0, _after_assignment(tokens)):
-                if _names_magic(tokens[at : at + 2]):
-                    return cls(tokens[0].start, tokens[at].start)
+            percent: Any = EscapedCommand.find([line]) or MagicAssign.find([line])  # pyright: ignore[reportUnknownMemberType] - IPython annotates little
+            if percent:
+                first = next(token for token in line if token.type not in {tokenize.INDENT, tokenize.DEDENT})
+                return cls(first.start, (percent.start_line, percent.start_col))
         return None
 
     def transform(self, lines: list[str]) -> list[str]:
@@ -55,18 +64,15 @@ class VaneStatement(TokenTransformBase):
         Raises
         ------
         SyntaxError
-            For text that only begins like the magic, such as ``%vane?``: IPython's sign to try its own.
+            For another magic's, and text that only begins like this one, such as ``%vane?``: IPython's sign to try
+            its own.
         """
-        end = self.row + 1
-        while end < len(lines) and not _ends(lines[end - 1]):
-            end += 1
-        piece = "".join(lines[self.row : end])
-        target, text = piece[: self.column], re.split(r"[\r\n]", piece[self.column :], maxsplit=1)[0]
-        rest = text.removeprefix(f"%{MAGIC}")
-        if rest == text or not (rest == "" or rest[0].isspace()):
+        code = "".join(lines[self.row :])
+        found = _STATEMENT.match(code, self.column)
+        if not found:
             raise SyntaxError
-        call = f"get_ipython().run_line_magic({MAGIC!r}, {rest[1:]!r}){';' if _hides(rest) else ''}\n"
-        return [*lines[: self.row], target + call, *lines[end:]]
+        call = f"get_ipython().run_line_magic({MAGIC!r}, {found['text']!r}){';' if _hides(found['text']) else ''}\n"
+        return [*lines[: self.row], code[: self.column] + call, *code[found.end() :].splitlines(keepends=True)]
 
 
 def install(shell: InteractiveShell) -> None:
@@ -79,32 +85,6 @@ def uninstall(shell: InteractiveShell) -> None:
     """Take the transformer out of a shell, also one that an earlier import of this module has put in."""
     found: list[type] = shell.input_transformer_manager.token_transformers
     found[:] = [each for each in found if each.__qualname__ != VaneStatement.__qualname__]
-
-
-def _after_assignment(tokens: Sequence[TokenInfo]) -> int:
-    """The place after the first ``=`` outside brackets, as IPython's magic assignment has it; 0 for none."""
-    depth = 0
-    for at, token in enumerate(tokens):
-        if token.string == "=" and depth == 0:
-            return at + 1
-        if token.string in {"(", "[", "{"}:
-            depth += 1
-        elif token.string in {")", "]", "}"}:
-            depth = max(depth - 1, 0)
-    return 0
-
-
-def _names_magic(tokens: Sequence[TokenInfo]) -> bool:
-    """Whether two tokens are ``%`` and ``vane``; Python 3.12 puts an odd blank and more into the name."""
-    return len(tokens) == 2 and tokens[0].string == "%" and tokens[1].string.split()[:1] == [MAGIC]  # noqa: PLR2004 - "%" and a name
-
-
-def _ends(line: str) -> bool:
-    r"""Whether a line of IPython's is the last of a statement's: it also splits lines at U+2028 and the like.
-
-    A line that ends in ``\`` goes on in the next; the parser of options refuses it then.
-    """
-    return line.endswith(("\n", "\r")) and not line.rstrip("\r\n").endswith("\\")
 
 
 def _hides(text: str) -> bool:
