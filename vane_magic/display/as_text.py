@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import count, repeat
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from vane_magic.display.text import clean, describe
@@ -74,114 +74,75 @@ def _wrap(text: str, width: int, first: str = "", rest: str = "") -> str:
 
 def answer(tokens: Sequence[Token], width: int) -> str:
     """Write parsed Markdown: paragraphs and lists wrapped, code as it stands, tables in columns."""
-    writer = _Writer(width)
-    writer.walk(tokens)
-    return "\n".join(writer.lines)
+    text = "\n\n".join(_blocks(tokens, width))
+    return "\n".join(line.rstrip() for line in text.split("\n"))
 
 
-class _Writer:
-    """Collects lines, blank ones between blocks but none inside a tight list; each method takes the token it names."""
+def _blocks(tokens: Iterable[Token], width: int) -> Iterator[str]:
+    """Write each block in its own `width` columns; whoever asked for it indents it and sets it apart from others."""
+    tokens = iter(tokens)
+    for token in tokens:
+        inner = _inside(token, tokens) if token.nesting else []
+        match token.type:
+            case "inline":
+                yield "\n".join(_wrap(line, width) for line in _words(token).split("\n"))
+            case "heading_open":
+                text = "".join(_blocks(inner, width))
+                line = "-" * min(len(text.split("\n")[-1]), width)
+                yield f"{text}\n{line}"
+            case "blockquote_open":
+                yield _indent("> ", "> ", "\n\n".join(_blocks(inner, width - 2)))
+            case "bullet_list_open" | "ordered_list_open":
+                yield "".join(_items(token, inner, width)).lstrip("\n")
+            case "table_open":
+                yield "\n".join(_wrap(row, width) for row in _rows(inner, width))
+            case "fence" | "code_block":
+                language = clean(token.info, newlines=False)
+                code = _indent("    ", "    ", clean(token.content).rstrip("\n"))
+                yield f"{language}:\n{code}" if language else code
+            case "hr":
+                yield "---"
+            case _:  # a paragraph
+                yield from _blocks(inner, width)
 
-    def __init__(self, width: int) -> None:
-        self.lines: list[str] = []
-        self._width = width
-        self._indents: list[str] = []  # what stands before the lines of each open item or quotation
-        self._firsts: dict[int, str] = {}  # by depth: what stands there instead before the first line, until that comes
-        self._markers: list[Iterator[str]] = []  # of the open lists' next items
-        self._rows: list[list[str]] = []  # of the open table
-        self._tight = False
 
-    def walk(self, tokens: Sequence[Token]) -> None:
-        for token in tokens:
-            method: Callable[[Token], None] | None = getattr(self, f"_{token.type}", None)
-            if method:
-                method(token)
+def _inside(opener: Token, following: Iterator[Token]) -> list[Token]:
+    """Take what stands between a token that opens and the one that closes it, and drop that one."""
+    return list(takewhile(lambda token: token.level > opener.level, following))
 
-    def _paragraph_open(self, token: Token) -> None:
-        self._tight = token.hidden
 
-    def _heading_close(self, _: Token) -> None:
-        self.lines.append(self._lead() + "-" * min(len(self.lines[-1]), self._width))
+def _indent(first: str, rest: str, text: str) -> str:
+    return first + text.replace("\n", f"\n{rest}")
 
-    def _inline(self, token: Token) -> None:
-        text = clean("".join(map(_piece, token.children or ())))
-        if self._rows:
-            self._rows[-1].append(text)
-        else:
-            self._put(text)
 
-    def _hr(self, _: Token) -> None:
-        self._put("---")
+def _items(opener: Token, tokens: Sequence[Token], width: int) -> Iterator[str]:
+    """Write a list's items, each behind the line feeds that part it from the one before."""
+    following = iter(tokens)
+    for number, item in enumerate(following, int(opener.attrs.get("start", 1))):
+        inner = _inside(item, following)
+        paragraphs = (token for token in inner if token.type == "paragraph_open" and token.level == item.level + 1)
+        gap = "\n" if all(token.hidden for token in paragraphs) else "\n\n"  # the library hides those of a tight list
+        marker = f"{number}. " if opener.tag == "ol" else "- "
+        yield gap + _indent(marker, " " * len(marker), gap.join(_blocks(inner, width - len(marker))))
 
-    def _fence(self, token: Token) -> None:
-        self._gap()
-        if language := clean(token.info, newlines=False):
-            self.lines.append(f"{self._lead()}{language}:")
-        for line in clean(token.content).rstrip("\n").split("\n"):
-            self.lines.append(f"{self._lead()}    {line}".rstrip())
 
-    _code_block = _fence
+def _rows(tokens: Sequence[Token], width: int) -> Iterator[str]:
+    """Align a table's columns where they fit."""
+    rows = list[list[str]]()
+    for token in tokens:
+        if token.type == "tr_open":
+            rows.append([])
+        elif token.type == "inline":
+            rows[-1].append(_words(token))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if sum(widths) + 3 * (len(widths) - 1) <= width:
+        rows = [[cell.ljust(size) for cell, size in zip(row, widths, strict=True)] for row in rows]
+        rows.insert(1, ["-" * size for size in widths])
+    return map(" | ".join, rows)
 
-    def _blockquote_open(self, _: Token) -> None:
-        self._indent("> ", "> ")
 
-    def _list_item_open(self, _: Token) -> None:
-        marker = next(self._markers[-1])
-        self._indent(marker, " " * len(marker))
-
-    def _list_item_close(self, _: Token) -> None:
-        if len(self._indents) - 1 in self._firsts:  # nothing stands in it
-            self.lines.append(self._lead().rstrip())
-        self._indents.pop()
-
-    _blockquote_close = _list_item_close
-
-    def _bullet_list_open(self, token: Token) -> None:
-        if not self._markers:
-            self._gap()
-        numbers = count(int(token.attrs.get("start", 1)))
-        self._markers.append((f"{number}. " for number in numbers) if token.tag == "ol" else repeat("- "))
-
-    _ordered_list_open = _bullet_list_open
-
-    def _bullet_list_close(self, _: Token) -> None:
-        self._markers.pop()
-        self._tight = False
-
-    _ordered_list_close = _bullet_list_close
-
-    def _tr_open(self, _: Token) -> None:
-        self._rows.append([])
-
-    def _table_close(self, _: Token) -> None:
-        """Align the columns when they fit; otherwise wrap each row by itself."""
-        rows, self._rows = self._rows, []
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        room = self._width - sum(map(len, self._indents))
-        if sum(widths) + 3 * (len(widths) - 1) <= room:
-            rows = [[cell.ljust(size) for cell, size in zip(row, widths, strict=True)] for row in rows]
-            rows.insert(1, ["-" * size for size in widths])
-        self._tight = False
-        self._put("\n".join(map(" | ".join, rows)))
-
-    def _indent(self, first: str, rest: str) -> None:
-        self._firsts[len(self._indents)] = first
-        self._indents.append(rest)
-
-    def _lead(self) -> str:
-        return "".join(self._firsts.pop(depth, indent) for depth, indent in enumerate(self._indents))
-
-    def _gap(self) -> None:
-        if self.lines and self.lines[-1].strip("> "):
-            begun = (indent for depth, indent in enumerate(self._indents) if depth not in self._firsts)
-            self.lines.append("".join(begun).rstrip())
-
-    def _put(self, text: str) -> None:
-        if not self._tight:
-            self._gap()
-        for line in text.split("\n"):
-            first = self._lead()
-            self.lines += (_wrap(line, self._width, first, self._lead()) or first.rstrip()).split("\n")
+def _words(inline: Token) -> str:
+    return clean("".join(map(_piece, inline.children or ())))
 
 
 def _piece(token: Token) -> str:
