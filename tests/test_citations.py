@@ -35,6 +35,8 @@ def numbers(text: str) -> list[int]:
         ("```\nx[1] without an end", []),
         ("an unpaired ` tick [1]", [1]),
         ("a ` tick\n\nand another ` [1]", [1]),
+        ("a ` tick [1]\n```\nand `x[2]`\n```\n[3]", [1, 3]),
+        (r"\`a [1]\`", [1]),
         ("[1](https://evil.example) and [text [2]](x) [3]", [2, 3]),
         ("[a](https://en.example/x_(y)) [1]", [1]),
         ("<https://x.example/[1]> [2]", [2]),
@@ -60,6 +62,13 @@ def test_cited_sources_come_first_when_the_list_is_cut() -> None:
     chosen = select(sources(9), "[8] [5] [7]", 2)
     assert [s.source_id for s in chosen.sources] == ["5", "8"]
     assert [n for n, _ in chosen.cited] == [5, 7, 8]
+
+
+def test_cited_sources_that_the_limit_cuts_are_told() -> None:
+    """Else a reader looks for [5] in a list that ends before."""
+    assert select(sources(5), "So [1] [4] [5].", 1).notes == (
+        "Sources 4, 5 are cited, and left out of the list by max_sources.",
+    )
 
 
 def test_numbers_without_a_source_dangle() -> None:
@@ -168,6 +177,8 @@ def test_hostile_answers_take_linear_time() -> None:
         "[](",
         "<think>",
         "`a`<think>",
+        "`<think>`",
+        "a ` b ``` c ",
         "[1",
         "(((",
         "[x](a(b",

@@ -118,6 +118,11 @@ def test_a_bad_value_ends_in_a_result_and_sends_nothing(
     assert server.requests == []
 
 
+def test_a_refused_question_is_kept_with_the_result() -> None:
+    """So that the card and a loop over results can name it."""
+    assert VaneClient().research(" ab ").run.query == "ab"
+
+
 def test_a_bad_setting_of_the_client_is_judged_when_a_question_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The constructor never judges values, and the environment counts."""
     assert code(VaneClient(mode="fast").research(QUESTION)) == ErrorCode.CONFIGURATION_ERROR
@@ -379,6 +384,15 @@ def test_what_backs_an_answer_is_said(
     assert code(result) == "success"
     assert any(note in each for each in result.run.notes)
     assert note in result.card().plain()
+
+
+def test_documents_that_do_not_match_are_not_the_webs_fault(
+    scripted: Scripted, ask: Callable[..., ToolResult]
+) -> None:
+    """The engine of the local documents has no SearXNG that could be broken."""
+    told = config([provider("Local documents", kind="localdocs", chat=["extractive"], embedding=["none"])])
+    (note,) = ask(scripted(answer("Nothing was found.", []), config=told)).run.notes
+    assert note == "No document matches the question, so no source backs this answer."
 
 
 def test_an_answer_cut_by_the_clock_is_kept_and_marked(replay: Replay, ask: Callable[..., ToolResult]) -> None:

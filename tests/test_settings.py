@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import typing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vane_magic.core.client import ResearchOptions, VaneClient
+import vane_magic
+from vane_magic.core.client import VaneClient
 from vane_magic.core.errors import ConfigurationError, InvalidInput, VaneError
 from vane_magic.core.modes import Mode
 from vane_magic.core.settings import FACES_ONLY, SETTINGS, Layer, Settings, environment
@@ -148,10 +148,12 @@ def test_the_client_takes_each_setting_but_those_of_the_faces() -> None:
 
 
 def test_research_offers_settings_by_their_own_names() -> None:
-    """`research` and the typed options of its siblings are the same."""
-    parameters = [name for name in inspect.signature(VaneClient.research).parameters if name not in {"self", "query"}]
-    assert parameters == list(typing.get_type_hints(ResearchOptions))
-    assert set(parameters) - {"previous", "on_progress", "cancel"} <= set(SETTINGS)
+    """`aresearch`, and both without a client, take the same."""
+    offered = list(inspect.signature(VaneClient.research).parameters)[2:]
+    assert set(offered) - {"previous", "on_progress", "cancel"} <= set(SETTINGS)
+    for asked in (VaneClient().aresearch, vane_magic.research, vane_magic.aresearch):
+        assert list(inspect.signature(asked).parameters) == ["query", *offered]
+    assert inspect.iscoroutinefunction(vane_magic.aresearch)
 
 
 @given(

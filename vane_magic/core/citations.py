@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -14,9 +13,14 @@ from vane_magic.display import Mark, clean, find_marks
 PREVIEW: Final = 300  # characters of title and snippet_preview
 _READ: Final = 20_000  # characters of a source that a preview looks at
 _URL: Final = re.compile(r"https?://[^\s\x00-\x20\x7f]{1,8000}", re.IGNORECASE)
-_FENCE: Final = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*$", re.MULTILINE)
-_TICKS: Final = re.compile(r"`+")
-_LINK: Final = re.compile(r"\[[^\[\]\n]{0,999}\]\((?:[^()\n]|\([^()\n]{0,200}\)){0,2000}\)|<https?://[^<>\s]{0,2000}>")
+# Fenced code, up to its end or the text's; code in a paragraph; links. Every repetition is bounded or runs once.
+_HIDDEN: Final = re.compile(
+    r"^ {0,3}(?P<fence>(?P<one>[`~])(?P=one){2,})(?:(?<=~)|(?![^\n]*`))[^\n]*"
+    r"(?:[\s\S]*?^ {0,3}(?P=fence)(?P=one)*[ \t]*$|[\s\S]*)"
+    r"|(?<![`\\])(?P<ticks>`+)(?!`)(?:(?!\n[ \t]*(?:\n|```|~~~))[\s\S]){1,2000}?(?<!`)(?P=ticks)(?!`)"
+    r"|\[[^\[\]\n]{0,999}\]\((?:[^()\n]|\([^()\n]{0,200}\)){0,2000}\)|<https?://[^<>\s]{0,2000}>",
+    re.MULTILINE,
+)
 _THINK: Final = re.compile(r"<(/?)think(?:ing)?>", re.IGNORECASE)
 
 
@@ -49,7 +53,7 @@ def select(sent: Sequence[RawSource], answer: str, max_sources: int) -> Selectio
         sources=tuple(made[n] for n in chosen),
         cited=tuple((n, made[n]) for n in sorted(valid)),
         dangling=tuple(sorted(set(numbers) - set(valid))),
-        notes=tuple(_notes(sent, chosen)),
+        notes=tuple(_notes(sent, chosen, cut=[n for n in sorted(valid) if n not in chosen])),
     )
 
 
@@ -63,7 +67,9 @@ def _is_usable(url: str) -> bool:
     return bool(_URL.fullmatch(text)) and clean(text, newlines=False) == text
 
 
-def _notes(sent: Sequence[RawSource], chosen: Sequence[int]) -> Iterator[str]:
+def _notes(sent: Sequence[RawSource], chosen: Sequence[int], cut: Sequence[int]) -> Iterator[str]:
+    if cut:
+        yield f"{_named(cut)} {'are' if len(cut) > 1 else 'is'} cited, and left out of the list by max_sources."
     if odd := [n for n in chosen if sent[n - 1].odd or not _is_usable(sent[n - 1].url)]:
         yield f"{_named(odd)} came without a usable title, address or text."
     if failed := [n for n in chosen if sent[n - 1].title.startswith("Error fetching")]:
@@ -91,14 +97,14 @@ def preview(text: str) -> str:
 
 def marks_outside_code(text: str) -> Iterator[Mark]:
     """The citation marks of a Markdown text, without those in code and links."""
-    marks = list(find_marks(text))
-    hidden = iter(_hidden(text) if marks else ())
-    span = next(hidden, None)
-    for mark in marks:
-        while span and span[1] <= mark.start:
-            span = next(hidden, None)
-        if not span or mark.end <= span[0]:
-            yield mark
+    return find_marks(_masked(text))
+
+
+def _masked(text: str) -> str:
+    """The text with code and links blotted out; positions stay."""
+    if not any(sign in text for sign in ("`", "~~~", "](", "<http")):
+        return text
+    return _HIDDEN.sub(lambda found: "\0" * len(found[0]), text)
 
 
 def strip_marks(text: str) -> str:
@@ -123,12 +129,10 @@ def split_thinking(text: str) -> tuple[str, str]:
         return "", text  # cut in the middle of the opener
     if "think" not in text.lower():
         return text, ""
-    code = _code(text) if not re.match(r"\s*<think", text, re.IGNORECASE) else []
+    starts_inside = re.match(r"\s*<think", text, re.IGNORECASE)
     answer, thinking = list[str](), list[str]()
     end, inside = 0, False
-    for tag in _THINK.finditer(text):
-        if not inside and _covers(code, tag.start()):
-            continue
+    for tag in _THINK.finditer(text if starts_inside else _masked(text)):
         closes = bool(tag[1])
         if closes and not inside and not thinking:
             thinking, answer = [*answer, text[end : tag.start()]], []  # the opener was left out
@@ -139,59 +143,3 @@ def split_thinking(text: str) -> tuple[str, str]:
     if end == 0:
         return text, ""
     return "".join(answer).strip(), "\n".join(part.strip() for part in thinking if part.strip())
-
-
-def _covers(spans: Sequence[tuple[int, int]], position: int) -> bool:
-    index = bisect_right(spans, (position, position)) - 1
-    return index >= 0 and position < spans[index][1]
-
-
-def _hidden(text: str) -> list[tuple[int, int]]:
-    """The spans of code and links, in order, in linear time."""
-    links = [found.span() for found in _LINK.finditer(text)] if "](" in text or "<http" in text else []
-    return sorted([*_code(text), *links])
-
-
-def _code(text: str) -> list[tuple[int, int]]:
-    fences = _fences(text) if "```" in text or "~~~" in text else []
-    return sorted([*fences, *_inline(text, fences)]) if "`" in text else fences
-
-
-def _fences(text: str) -> list[tuple[int, int]]:
-    spans: list[tuple[int, int]] = []
-    opener: re.Match[str] | None = None
-    for line in _FENCE.finditer(text):
-        if opener is None:
-            opener = line if line[1][0] == "~" or "`" not in line[0].strip()[len(line[1]) :] else None
-        elif line[1].startswith(opener[1]) and line[0].strip() == line[1]:
-            spans.append((opener.start(), line.end()))
-            opener = None
-    return [*spans, (opener.start(), len(text))] if opener else spans
-
-
-def _inline(text: str, fences: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Code spans: a run of backticks up to the next run of the same length in the same paragraph."""
-    spans: list[tuple[int, int]] = []
-    edges = [0, *(edge for span in fences for edge in span), len(text)]
-    for start, stop in zip(edges[::2], edges[1::2], strict=True):
-        for paragraph in re.finditer(r"(?:[^\n]+\n?)+", text[start:stop]):
-            runs = [run.span() for run in _TICKS.finditer(paragraph[0])]
-            base = start + paragraph.start()
-            spans += [(base + a, base + b) for a, b in _pairs(runs)]
-    return spans
-
-
-def _pairs(runs: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    later: dict[int, list[int]] = {}
-    for index in range(len(runs) - 1, -1, -1):
-        later.setdefault(runs[index][1] - runs[index][0], []).append(index)
-    index = 0
-    while index < len(runs):
-        start, stop = runs[index]
-        same = later[stop - start]
-        while same and same[-1] <= index:
-            same.pop()
-        if same:
-            yield start, runs[same[-1]][1]
-            index = same[-1]
-        index += 1

@@ -6,13 +6,13 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
-from typing import Final, NamedTuple, Self, TypedDict, Unpack, cast
+from functools import partial, wraps
+from typing import Concatenate, Final, NamedTuple, ParamSpec, Self, cast
 
 from vane_magic.core.boundary import Endpoint, check_endpoint
 from vane_magic.core.citations import Selection, select, split_thinking, strip_marks
@@ -39,6 +39,7 @@ HISTORY_BYTES: Final = 32_000
 _AT_WORK: Final = "Vane does not stop when its client leaves: it may still be at work on the question."
 _BUSY_BEFORE: Final = "Vane may still have been at work on the question before, which was stopped."
 _log: Final = logging.getLogger("vane_magic")
+_P = ParamSpec("_P")
 
 
 class Phase(StrEnum):
@@ -89,19 +90,34 @@ class Progress(NamedTuple):
         return f"{self.phase}{held}, {self.elapsed_ms // 1000} of {self.limit_ms // 1000} s{found}"
 
 
-class ResearchOptions(TypedDict, total=False):
-    """The keyword arguments of `VaneClient.research`."""
+def _in_a_thread(
+    blocking: Callable[Concatenate[VaneClient, _P], ToolResult],
+) -> Callable[Concatenate[VaneClient, _P], Coroutine[None, None, ToolResult]]:
+    """Make `VaneClient.aresearch` of `VaneClient.research`, with the same parameters."""
 
-    mode: str | None
-    max_sources: int | None
-    scope: str | Sequence[str] | None
-    chat_model: str | None
-    instructions: str | None
-    previous: ToolResult | None
-    timeout: float | None
-    wait: float | None
-    on_progress: Callable[[Progress], None] | None
-    cancel: threading.Event | None
+    @wraps(blocking, assigned=())
+    async def aresearch(self: VaneClient, *args: _P.args, **options: _P.kwargs) -> ToolResult:
+        """Ask one question in a worker thread; the parameters are those of `research`.
+
+        `on_progress` is called on the event loop's thread. When the task is cancelled, the run is stopped
+        and its end awaited before CancelledError goes on, so that the GPU lock is free by then.
+        """
+        loop = asyncio.get_running_loop()
+        options["cancel"] = cancel = cast("threading.Event | None", options.get("cancel")) or threading.Event()
+        if (report := cast("Callable[[Progress], None] | None", options.get("on_progress"))) is not None:
+            options["on_progress"] = partial(loop.call_soon_threadsafe, report)
+        with ThreadPoolExecutor(1, "vane-magic") as threads:  # one of its own: the shared pool may be full
+            future = loop.run_in_executor(threads, partial(blocking, self, *args, **options))
+            try:
+                return await asyncio.shield(future)
+            except asyncio.CancelledError:
+                cancel.set()
+                while not future.done():
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.wait([future])
+                raise
+
+    return aresearch
 
 
 class VaneClient:
@@ -214,27 +230,7 @@ class VaneClient:
         layers = (Layer("the call", given, call=True), *self._layers, environment(), *self._defaults)
         return _Run(self, query, layers, previous, on_progress, cancel or threading.Event()).to_result()
 
-    async def aresearch(self, query: str, **options: Unpack[ResearchOptions]) -> ToolResult:
-        """Ask one question in a worker thread; the parameters are those of `research`.
-
-        `on_progress` is called on the event loop's thread. When the task is cancelled, the run is stopped
-        and its end awaited before CancelledError goes on, so that the GPU lock is free by then.
-        """
-        loop = asyncio.get_running_loop()
-        cancel = options["cancel"] = options.get("cancel") or threading.Event()
-        if (report := options.get("on_progress")) is not None:
-            options["on_progress"] = cast("Callable[[Progress], None]", partial(loop.call_soon_threadsafe, report))
-        run = partial(self.research, query, **options)
-        with ThreadPoolExecutor(1, "vane-magic") as threads:  # one of its own: the shared pool may be full
-            future = loop.run_in_executor(threads, run)
-            try:
-                return await asyncio.shield(future)
-            except asyncio.CancelledError:
-                cancel.set()
-                while not future.done():
-                    with suppress(asyncio.CancelledError):
-                        await asyncio.wait([future])
-                raise
+    aresearch = _in_a_thread(research)
 
 
 @dataclass
@@ -251,10 +247,12 @@ class _Run:
     def __post_init__(self) -> None:
         self.started = self.phase_began = time.monotonic()
         self.before = (_BUSY_BEFORE,) if self.client.left_at_work else ()
-        self.details = RunDetails(turns=_turns(self.previous), notes=self.before)
+        query = self.query.strip() if isinstance(self.query, str) else ""
+        self.details = RunDetails(query=query, turns=_turns(self.previous), notes=self.before)
         self.settings: Settings | None = None
         self.phase: Phase | None = None
         self.watch = Watch(LOOK_UP_S)  # of the present phase
+        self.of_documents = False  # whether the local documents answer, and not the web
         self.sent = False
         self.received = Received()
         self.caller_fault: BaseException | None = None  # raised by the caller's own on_progress
@@ -288,6 +286,7 @@ class _Run:
             cause = "Vane waits for its model provider (Ollama) when it is asked for its models."
             raise VaneServiceUnavailable(f"Nothing came from {endpoint} in {LOOK_UP_S:g} s.", cause) from None
         self.client.chat_models = chat_names(server)
+        self.of_documents = any(provider.type == "localdocs" for provider in server.providers)
         choice = choose(server, settings.chat_model, settings.embedding_model, allow_remote=settings.allow_remote)
         models = {"chat_model": str(choice.chat), "embedding_model": str(choice.embedding)}
         self._note(**models, fitting=choice.fitting, locality=choice.locality.word)
@@ -296,7 +295,6 @@ class _Run:
     def _check(self) -> Settings:
         """Judge the question and the settings; what the specification's input has is judged first."""
         query = check_query(self.query)
-        self._note(query=query)
         call = self.layers[0].values
         given = {name: call[name] for name in ("mode", "max_sources") if call[name] is not None}
         VaneSkillInput.parse({"query": query, **given})
@@ -355,7 +353,7 @@ class _Run:
             cited=chosen.cited,
             dangling=chosen.dangling,
             source_count=len(sent),
-            notes=(*self.before, *_notes(received, chosen, answer), *chosen.notes),
+            notes=(*self.before, *_notes(received, chosen, answer, of_documents=self.of_documents), *chosen.notes),
         )
         query, mode, sources = self.details.query, settings.mode, chosen.sources
         digest = content_hash(query=query, mode=mode, answer=answer, sources=sources)
@@ -462,11 +460,13 @@ def _history(turns: Sequence[Turn]) -> list[list[str]]:
     return pairs
 
 
-def _notes(received: Received, chosen: Selection, answer: str) -> Iterator[str]:
+def _notes(received: Received, chosen: Selection, answer: str, *, of_documents: bool) -> Iterator[str]:
     """What a reader should know of the answer before trusting it."""
     if received.sources:
         if answer.strip() and not chosen.cited:
             yield "The answer cites none of its sources."
+    elif received.sources is not None and of_documents:
+        yield "No document matches the question, so no source backs this answer."
     elif received.sources is not None:
         yield (
             "The search found nothing, so no source backs this answer. Usual causes: SearXNG is not reachable,"
@@ -485,11 +485,7 @@ def _notes(received: Received, chosen: Selection, answer: str) -> Iterator[str]:
 _DEFAULT: Final = VaneClient()
 
 
-def research(query: str, **options: Unpack[ResearchOptions]) -> ToolResult:
-    """Ask one question with the settings of the environment; see `VaneClient.research`."""
-    return _DEFAULT.research(query, **options)
-
-
-async def aresearch(query: str, **options: Unpack[ResearchOptions]) -> ToolResult:
-    """Ask one question without blocking the event loop; see `VaneClient.aresearch`."""
-    return await _DEFAULT.aresearch(query, **options)
+research = _DEFAULT.research
+"""`VaneClient.research` with the settings of the environment."""
+aresearch = _DEFAULT.aresearch
+"""`VaneClient.aresearch` with the settings of the environment."""

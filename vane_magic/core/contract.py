@@ -17,20 +17,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, Self, TypeAlias, cast
 from uuid import uuid4
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic.functional_validators import BeforeValidator, field_validator, model_validator
+from pydantic.types import StrictBool, StrictFloat, StrictInt, StrictStr
 
 from vane_magic.core.errors import ERROR_TYPES, InvalidInput, VaneError
 from vane_magic.core.modes import ErrorCode, Mode
@@ -84,7 +73,7 @@ def _strict_count(value: object) -> int:
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class VaneSkillInput(_Model):

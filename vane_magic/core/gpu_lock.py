@@ -25,10 +25,9 @@ import threading
 import time
 import weakref
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeVar, cast, get_type_hints
 
 from filelock import has_fcntl, lock_descriptor, unlock_descriptor
 
@@ -378,8 +377,7 @@ class _NativeClaim(_Claim):
             _let_go(self.fds)
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
+class _Record(NamedTuple):
     """The content of a marker of ours. What `/proc` hides is None, and then proves nothing."""
 
     protocol: str
@@ -407,7 +405,7 @@ class _Record:
         return cls(_PROTOCOL, host, boot, pid_ns, time_ns, pid, start, worker_id, mode[:_MAX_TEXT], token, at, mono_ns)
 
     def dump(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        return json.dumps(self._asdict()).encode()
 
     @classmethod
     def parse(cls, raw: bytes) -> _Record | None:
@@ -417,8 +415,8 @@ class _Record:
             datetime.fromisoformat(record.acquired_at).astimezone()
         except (ValueError, TypeError, OverflowError, RecursionError):
             return None
-        kinds = ((getattr(record, field.name), str(field.type).split(" | ")) for field in fields(cls))
-        typed = all((type(value).__name__ if value is not None else "None") in names for value, names in kinds)
+        kinds = zip(record, get_type_hints(cls).values(), strict=True)
+        typed = all(isinstance(value, kind) and not isinstance(value, bool) for value, kind in kinds)
         known = typed and record.protocol == _PROTOCOL and 0 < record.pid < 2**31 and 0 <= record.mono_ns < 2**63
         return record if known else None
 

@@ -210,11 +210,11 @@ def _check_status(reply: Reply) -> None:
 
 
 def _failed(status: int, text: str = "", wait: str = "") -> UpstreamSearchError:
-    said = f' and says "{text}"' if text else ""
+    said = f" and says {_at_the_end(text)}" if text else "."
     usual = _USUAL_500 if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ""
     cause, hint = _REASONS.get(status, (usual, DOCTOR))
     hint += f" It asks to wait: {wait}." if wait else ""
-    return UpstreamSearchError(f"Vane answers with status {status}{said}.", cause, hint, status=status)
+    return UpstreamSearchError(f"Vane answers with status {status}{said}", cause, hint, status=status)
 
 
 def _server_text(body: bytes) -> str:
@@ -227,6 +227,11 @@ def _server_text(body: bytes) -> str:
 
 def _said(words: object) -> str:
     return " ".join(clean(_text(words)[:300], newlines=False).split())
+
+
+def _at_the_end(words: str) -> str:
+    """A quotation that ends a sentence, with one full stop in all."""
+    return f'"{words}"' if words.endswith(".") else f'"{words}".'
 
 
 def _too_old(version: str) -> ConfigurationError:
@@ -263,7 +268,7 @@ def _take_event(event: object, received: Received) -> None:
     elif kind == "done":
         received.done = True
     elif kind == "error":
-        raise UpstreamSearchError(f'Vane broke off with an error: "{_said(data)}".')
+        raise UpstreamSearchError(f"Vane broke off with an error: {_at_the_end(_said(data))}")
     elif kind is None and "message" in members:  # the whole answer, as a server sends it that ignores `stream`
         received.sources = _sources(members.get("sources"))
         received.pieces = [_text(members["message"])]
