@@ -185,3 +185,16 @@ def test_the_magic_shows_a_form(kernel: Kernel) -> None:
     assert 'form.ask("…").result()' in data["text/plain"]
     kernel.run("_.close()")
     assert "type it into the form" in kernel.run("%vane_form what is it", fails=True).text()
+
+
+def test_the_magic_tells_a_bad_setting_in_short(kernel: Kernel) -> None:
+    """What is wrong and where it comes from, without a traceback."""
+    kernel.run("%load_ext vane_magic\nimport os\nos.environ['VANE_MODE'] = 'fast'")
+    try:
+        told = kernel.run("%vane_form", fails=True).text()
+    finally:
+        kernel.run("del os.environ['VANE_MODE']")
+    assert (
+        "UsageError: mode must be speed, balanced or quality, not 'fast' (from VANE_MODE in the environment)." in told
+    )
+    assert len(told.splitlines()) == 1

@@ -104,7 +104,10 @@ class VaneMagics(magic.Magics):
             raise UsageError(f'%{MAGIC}_form takes no question: type it into the form, or: vane_magic.Form("…")')
         from vane_magic.notebook.form import Form  # noqa: PLC0415 - heavy, and not needed for loading
 
-        return Form()
+        try:
+            return Form()
+        except VaneError as error:
+            raise UsageError(error.message) from None
 
     def chat_models(self) -> Sequence[str]:
         """The chat models of the last look-up, for completion."""
