@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from strict_html import UNSEEN
 
 from vane_magic.display import clean, find_marks
-from vane_magic.display.text import cut_at_blank, parse_link, shorten
+from vane_magic.display.text import cut, parse_link, shorten
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,10 @@ def test_shortened_text_fits_and_says_so(text: str, limit: int) -> None:
 
 
 def test_a_cut_falls_between_words() -> None:
-    """A broken last word is dropped, but not a whole text without blanks."""
-    assert cut_at_blank("one two thr") == "one two"
-    assert cut_at_blank("x" * 100) == "x" * 100
+    """A broken last word is dropped, but not a whole text without blanks; what fits stays whole."""
+    assert cut("one two three", 11) == "one two …"
+    assert cut("x" * 100, 90) == "x" * 90 + " …"
+    assert cut("one two", 7) == "one two"
 
 
 @pytest.mark.parametrize(

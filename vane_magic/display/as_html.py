@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from vane_magic.display.marks import find_marks
-from vane_magic.display.text import Link, attribute, clean, describe, inert, shorten, stored_size
+from vane_magic.display.text import Link, clean, describe, inert, shorten, stored_size
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from vane_magic.display.checklist import Check
 
 _MAX_TAGS: Final = 48  # browsers stop at 512 open tags
-_NUMBER: Final = re.compile("[0-9]+")
+_CITED: Final = re.compile(r"[\[【] {0,2}([0-9]+) {0,2}[\]】]|[0-9]+")  # one number with its brackets; each of several
 
 _RULE: Final = "1px solid rgba(128,128,128,.35)"
+_OUT: Final = {"target": "_blank", "rel": "noopener noreferrer nofollow"}
 _LINK: Final = "color:inherit;text-decoration:underline 1px rgba(128,128,128,.7);text-underline-offset:.2em"
 _MARK: Final = "font-size:.75em;line-height:0;opacity:.75"
 _NUMBER_LINK: Final = "color:inherit;text-decoration:none"
 _LIST: Final = "margin:.5em 0;padding-inline-start:1.7em"
-_TABLE: Final = "border-collapse:collapse;table-layout:auto;margin:.8em 0;font-size:.95em"
+_TABLE: Final = "border-collapse:collapse;margin:.8em 0;font-size:.95em"
 _ROW: Final = f"border-bottom:{_RULE};vertical-align:top"
 _CELL: Final = "padding:.3em .8em;text-align:"  # short, since a table has many
 _PRE: Final = (
@@ -51,14 +52,11 @@ _ERROR: Final = "margin:.8em 0;padding:.1em .9em;border-left:3px solid #d9534f"
 _STEP: Final = "margin:.3em 0 0;font-size:.95em"
 _FINE: Final = "font-size:.85em;opacity:.75"
 _SECTION: Final = f"margin:1.2em 0 0;padding:.7em 0 0;border-top:{_RULE}"
-_LABEL: Final = "font-size:.85em;font-weight:600;opacity:.75"
-_SOURCES: Final = "margin:.2em 0 0;padding-inline-start:1.9em;font-size:.92em"
+_LABEL: Final = f"{_FINE};font-weight:600"
 _SOURCE: Final = "margin:.5em 0;line-height:1.45"
-_NOTES: Final = "margin:.8em 0 0;padding-inline-start:1.3em;font-size:.85em;opacity:.8"
+_NOTES: Final = f"{_LIST};{_FINE}"
 _FOOTER: Final = "margin:.9em 0 0;font-size:.8em;opacity:.7"
 _TAIL: Final = "margin:.4em 0 0;white-space:pre-wrap"
-_TITLE: Final = "font-weight:600"
-_GRID: Final = "border-collapse:collapse;margin:.6em 0 0;font-size:.95em"
 _STATES: Final = {"ok": "#4a9a5f", "warning": "#d9902f", "broken": "#d9534f"}
 
 
@@ -87,7 +85,7 @@ def checklist(title: str, checks: Sequence[Check]) -> str:
         f'</th><td style="{_CELL}start">{inert(check.text)}{_line(_STEP, check.step)}</td></tr>'
         for check in checks
     )
-    return _root(_line(_TITLE, title), f'<table style="{_GRID}"><tbody>{rows}</tbody></table>')
+    return _root(_line(_HEADING + "1em", title), f'<table style="{_TABLE}"><tbody>{rows}</tbody></table>')
 
 
 def _root(*parts: str) -> str:
@@ -97,7 +95,7 @@ def _root(*parts: str) -> str:
 
 def _tags(name: str, style: str = "", **attributes: object) -> tuple[str, str]:
     """An opening and a closing tag, the attributes' values escaped."""
-    named = "".join(f' {key.replace("_", "-")}="{attribute(str(value))}"' for key, value in attributes.items())
+    named = "".join(f' {key.replace("_", "-")}="{html.escape(clean(str(value)))}"' for key, value in attributes.items())
     styled = f' style="{style}"' if style else ""
     return f"<{name}{named}{styled}>", f"</{name}>"
 
@@ -120,7 +118,7 @@ def _error(card: Card) -> str:
 
 
 def _sources(sources: Sequence[CardSource]) -> str:
-    listed = _element("ol", "".join(map(source, sources)), _SOURCES)
+    listed = _element("ol", "".join(map(source, sources)), _LIST)
     return listed and _element("div", _line(_LABEL, "Sources") + listed, _SECTION, role="group", aria_label="Sources")
 
 
@@ -128,14 +126,10 @@ def source(entry: CardSource) -> str:
     """One entry of the list of sources."""
     title, link, where = describe(entry.title, entry.url)
     name = _element("strong", inert(title), dir="auto")
-    name = _element("a", name, _LINK, **_target(link)) if link else name
+    name = _element("a", name, _LINK, href=link.href, **_OUT) if link else name
     host = where and f" {_element('span', inert(where), _FINE)}"
     snippet = _line(_FINE, entry.snippet, dir="auto")
     return _element("li", f"{name}{host}{snippet}", _SOURCE, value=entry.number)
-
-
-def _target(link: Link) -> dict[str, str]:
-    return {"href": link.href, "target": "_blank", "rel": "noopener noreferrer nofollow"}
 
 
 _PLAIN_TAGS: Final = {name: _tags(name, _STYLES.get(name, "")) for name in (*_STYLES, *_BARE)}
@@ -143,103 +137,95 @@ _PLAIN_TAGS: Final = {name: _tags(name, _STYLES.get(name, "")) for name in (*_ST
 
 def answer(tokens: Sequence[Token], cited: Mapping[int, CardSource], room: int = 0) -> str:
     """Write parsed Markdown, with its citation marks as links to the sources' addresses while `room` bytes last."""
-    writer = _Writer(cited, room)
-    writer.walk(tokens)
-    return "".join(writer.out)
+    return "".join(_pieces(tokens, _Marks(cited, room)))
 
 
-class _Writer:
-    """Walks tokens; what it opens it closes itself, so that any order of tokens gives well-formed HTML."""
-
-    def __init__(self, cited: Mapping[int, CardSource], room: int) -> None:
-        self.out: list[str] = []
-        self._cited = cited
-        self._room = room
-        self._marks: dict[str, tuple[str, int]] = {}  # each mark made, and the bytes it takes
-        self._closing: list[str] = []
-
-    def walk(self, tokens: Sequence[Token]) -> None:
-        for token in tokens:
-            if token.nesting > 0:
-                shown = not token.hidden and len(self._closing) < _MAX_TAGS
-                before, after = self._around(token) if shown else ("", "")
-                self.out.append(before)
-                self._closing.append(after)
-            elif token.nesting < 0:
-                self.out.append(self._closing.pop())
-            else:
-                self._leaf(token)
-
-    def _around(self, token: Token) -> tuple[str, str]:
-        match token.tag:
-            case "a":
-                link: Link | None = token.meta.get("link")
-                host: str = token.meta.get("host", "")
-                before, after = _tags("a", _LINK, **_target(link)) if link else ("", "")
-                return before, after + (host and f" {_element('span', f'({inert(host)})', _FINE)}")
-            case "h1" | "h2" | "h3" | "h4" | "h5" | "h6":
-                level, size = _HEADINGS.get(token.tag, (6, "1em"))
-                return _tags("div", _HEADING + size, role="heading", aria_level=level)
-            case "ol":
-                return _tags("ol", _LIST, start=int(token.attrs.get("start", 1)))
-            case "table":
-                return f'<div style="overflow-x:auto"><table style="{_TABLE}">', "</table></div>"
-            case "th" | "td":
-                return _tags(token.tag, _CELL + _SIDES.get(str(token.attrGet("style")), "start"))
-            case tag:
-                return _PLAIN_TAGS[tag]
-
-    def _leaf(self, token: Token) -> None:
-        match token.type:
-            case "inline":
-                self.walk(token.children or ())
-            case "text":
-                self._prose(token)
-            case "code_inline":
-                self.out.append(_code(token.content))
-            case "fence" | "code_block":
-                self.out += _line(_LANGUAGE, token.info.strip()), _element("pre", _code(token.content), _PRE)
-            case "image":
-                self.out.append(inert(f"[image: {token.content}]"))
-            case kind:
-                self.out.append(_LEAVES[kind])
-
-    def _prose(self, token: Token) -> None:
-        text, position = token.content, 0
-        for mark in () if "label" in token.meta else find_marks(text):
-            self.out += inert(text[position : mark.start]), self._mark(text[mark.start : mark.end], mark.numbers)
-            position = mark.end
-        self.out.append(inert(text[position:]))
-
-    def _mark(self, words: str, numbers: Sequence[int]) -> str:
-        if words not in self._marks:
-            linked = self._link(words, numbers)
-            self._marks[words] = linked, stored_size(linked)
-        linked, size = self._marks[words]
-        self._room -= size
-        return linked if self._room > 0 else words
-
-    def _link(self, words: str, numbers: Sequence[int]) -> str:
-        """Make one number and its brackets one link; of several numbers, each its own."""
-        if not any(number in self._cited for number in numbers):
-            return words
-        if len(numbers) == 1:
-            linked = _cite(self._cited.get(numbers[0]), words)
+def _pieces(tokens: Sequence[Token], marks: _Marks) -> Iterator[str]:
+    """Walk tokens; what is opened here is closed here, so that any order of tokens gives well-formed HTML."""
+    closing: list[str] = []
+    for token in tokens:
+        if token.nesting > 0:
+            before, after = _around(token) if len(closing) < _MAX_TAGS and not token.hidden else ("", "")
+            closing.append(after)
+            yield before
+        elif token.nesting < 0:
+            yield closing.pop()
+        elif token.type == "inline":
+            yield from _pieces(token.children or (), marks)
+        elif token.type == "text" and "label" not in token.meta:
+            yield from marks.link(token.content)
         else:
-            linked = _NUMBER.sub(lambda number: _cite(self._cited.get(int(number[0])), number[0]), words)
-        return f'<sup style="{_MARK}">{linked}</sup>'
+            yield _leaf(token)
 
 
-def _cite(entry: CardSource | None, words: str) -> str:
-    if entry is None:
-        return words
-    title, link, where = describe(entry.title, entry.url)
-    hover = shorten(f"{title} - {where}" if where else title, 100)
-    if link:
-        return _element("a", words, _NUMBER_LINK, title=hover, **_target(link))
-    return _element("span", words, title=hover)
+def _around(token: Token) -> tuple[str, str]:
+    match token.tag:
+        case "a":
+            link: Link | None = token.meta.get("link")
+            host: str = token.meta.get("host", "")
+            before, after = _tags("a", _LINK, href=link.href, **_OUT) if link else ("", "")
+            return before, after + (host and f" {_element('span', f'({inert(host)})', _FINE)}")
+        case "h1" | "h2" | "h3" | "h4" | "h5" | "h6":
+            level, size = _HEADINGS.get(token.tag, (6, "1em"))
+            return _tags("div", _HEADING + size, role="heading", aria_level=level)
+        case "ol":
+            return _tags("ol", _LIST, start=int(token.attrs.get("start", 1)))
+        case "table":
+            return f'<div style="overflow-x:auto"><table style="{_TABLE}">', "</table></div>"
+        case "th" | "td":
+            return _tags(token.tag, _CELL + _SIDES.get(str(token.attrGet("style")), "start"))
+        case tag:
+            return _PLAIN_TAGS[tag]
+
+
+def _leaf(token: Token) -> str:
+    match token.type:
+        case "text" | "image":
+            return inert(token.content)
+        case "code_inline":
+            return _code(token.content)
+        case "fence" | "code_block":
+            return _line(_LANGUAGE, token.info.strip()) + _element("pre", _code(token.content), _PRE)
+        case kind:
+            return _LEAVES[kind]
 
 
 def _code(text: str) -> str:
     """Front ends look for no TeX in code."""
     return f"<code>{html.escape(clean(text), quote=False)}</code>"
+
+
+class _Marks:
+    """Makes the citation marks of one answer links, each kind once, since an answer has the same ones over and over."""
+
+    def __init__(self, cited: Mapping[int, CardSource], room: int) -> None:
+        self._cited = cited
+        self._room = room
+        self._made: dict[str, tuple[str, int]] = {}  # and the bytes it takes
+
+    def link(self, text: str) -> Iterator[str]:
+        position = 0
+        for mark in find_marks(text):
+            yield inert(text[position : mark.start])
+            yield self._make(text[mark.start : mark.end])
+            position = mark.end
+        yield inert(text[position:])
+
+    def _make(self, words: str) -> str:
+        if words not in self._made:
+            linked = _CITED.sub(self._cite, words)
+            linked = f'<sup style="{_MARK}">{linked}</sup>' if linked != words else words
+            self._made[words] = linked, stored_size(linked)
+        linked, size = self._made[words]
+        self._room -= size
+        return linked if self._room > 0 else words
+
+    def _cite(self, found: re.Match[str]) -> str:
+        entry = self._cited.get(int(found[1] or found[0]))
+        if entry is None:
+            return found[0]
+        title, link, where = describe(entry.title, entry.url)
+        hover = shorten(f"{title} - {where}" if where else title, 100)
+        if link:
+            return _element("a", found[0], _NUMBER_LINK, title=hover, href=link.href, **_OUT)
+        return _element("span", found[0], title=hover)

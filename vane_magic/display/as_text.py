@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
-from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
+from vane_magic.display.parser import inside
 from vane_magic.display.text import clean, describe
 
 if TYPE_CHECKING:
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from vane_magic.display.checklist import Check
 
 _MIN_COLUMN: Final = 20  # what is left for words, however deep the list
-_PIECES: Final = {"code_inline": "`{}`", "image": "[image: {}]", "softbreak": " ", "hardbreak": "\n"}
-_fill: Final = partial(textwrap.fill, break_long_words=False, break_on_hyphens=False)
+_PIECES: Final = {"code_inline": "`{}`", "softbreak": " ", "hardbreak": "\n"}
 
 
 def page(card: Card, answer: str, width: int) -> str:
@@ -28,7 +26,7 @@ def page(card: Card, answer: str, width: int) -> str:
         answer,
         _error(card, width),
         _sources(card.sources, width),
-        "\n".join(_wrap(note, width, "- ", "  ") for note in card.notes),
+        "\n".join(_wrap(note, width, "- ") for note in card.notes),
         _wrap(" · ".join(card.footer), width),
     )
     return "\n\n".join(part for part in parts if part)
@@ -46,13 +44,10 @@ def _sources(sources: Sequence[CardSource], width: int) -> str:
 def source(entry: CardSource, width: int) -> str:
     """One entry of the list of sources."""
     title, link, where = describe(entry.title, entry.url)
-    address = link.href if link else where
-    lines = (
-        _wrap(title, width, f"[{entry.number}] ", "    "),
-        address and f"    {address}",
-        _wrap(entry.snippet, width, "    ", "    "),
-    )
-    return "\n".join(filter(None, lines))
+    marker = f"[{entry.number}] "
+    room = width - len(marker)
+    lines = (_wrap(title, room), link.href if link else where, _wrap(entry.snippet, room))
+    return _hang(marker, "\n".join(filter(None, lines)))
 
 
 def checklist(title: str, checks: Sequence[Check], width: int) -> str:
@@ -62,14 +57,20 @@ def checklist(title: str, checks: Sequence[Check], width: int) -> str:
     lines = [_wrap(title, width), ""]
     for check in checks:
         lead = f"{check.state:<{states}}  {check.name:<{names}}  "
-        lines.append(_wrap(check.text, width, lead, " " * len(lead)))
-        lines += [_wrap(check.step, width, f"{' ' * len(lead)}> ", f"{' ' * len(lead)}  ")] if check.step else []
+        room = width - len(lead)
+        step = f"\n{_wrap(check.step, room, '> ')}" if check.step else ""
+        lines.append(_hang(lead, _wrap(check.text, room) + step))
     return "\n".join(lines)
 
 
-def _wrap(text: str, width: int, first: str = "", rest: str = "") -> str:
-    """Wrap at blanks only, so that every word and address stays whole."""
-    return _fill(clean(text), max(width, len(rest) + _MIN_COLUMN), initial_indent=first, subsequent_indent=rest)
+def _wrap(text: str, width: int, marker: str = "") -> str:
+    """Wrap behind a marker, at blanks only, so that every word and address stays whole."""
+    room = max(width - len(marker), _MIN_COLUMN)
+    return _hang(marker, textwrap.fill(clean(text), room, break_long_words=False, break_on_hyphens=False))
+
+
+def _hang(marker: str, text: str) -> str:
+    return marker + text.replace("\n", "\n" + " " * len(marker))
 
 
 def answer(tokens: Sequence[Token], width: int) -> str:
@@ -82,7 +83,7 @@ def _blocks(tokens: Iterable[Token], width: int) -> Iterator[str]:
     """Write each block in its own `width` columns; whoever asked for it indents it and sets it apart from others."""
     tokens = iter(tokens)
     for token in tokens:
-        inner = _inside(token, tokens) if token.nesting else []
+        inner = inside(token, tokens) if token.nesting else []
         match token.type:
             case "inline":
                 yield "\n".join(_wrap(line, width) for line in _words(token).split("\n"))
@@ -91,14 +92,14 @@ def _blocks(tokens: Iterable[Token], width: int) -> Iterator[str]:
                 line = "-" * min(len(text.split("\n")[-1]), width)
                 yield f"{text}\n{line}"
             case "blockquote_open":
-                yield _indent("> ", "> ", "\n\n".join(_blocks(inner, width - 2)))
+                yield "> " + "\n\n".join(_blocks(inner, width - 2)).replace("\n", "\n> ")
             case "bullet_list_open" | "ordered_list_open":
                 yield "".join(_items(token, inner, width)).lstrip("\n")
             case "table_open":
                 yield "\n".join(_wrap(row, width) for row in _rows(inner, width))
             case "fence" | "code_block":
                 language = clean(token.info, newlines=False)
-                code = _indent("    ", "    ", clean(token.content).rstrip("\n"))
+                code = _hang("    ", clean(token.content).rstrip("\n"))
                 yield f"{language}:\n{code}" if language else code
             case "hr":
                 yield "---"
@@ -106,24 +107,15 @@ def _blocks(tokens: Iterable[Token], width: int) -> Iterator[str]:
                 yield from _blocks(inner, width)
 
 
-def _inside(opener: Token, following: Iterator[Token]) -> list[Token]:
-    """Take what stands between a token that opens and the one that closes it, and drop that one."""
-    return list(takewhile(lambda token: token.level > opener.level, following))
-
-
-def _indent(first: str, rest: str, text: str) -> str:
-    return first + text.replace("\n", f"\n{rest}")
-
-
 def _items(opener: Token, tokens: Sequence[Token], width: int) -> Iterator[str]:
     """Write a list's items, each behind the line feeds that part it from the one before."""
     following = iter(tokens)
     for number, item in enumerate(following, int(opener.attrs.get("start", 1))):
-        inner = _inside(item, following)
+        inner = inside(item, following)
         paragraphs = (token for token in inner if token.type == "paragraph_open" and token.level == item.level + 1)
         gap = "\n" if all(token.hidden for token in paragraphs) else "\n\n"  # the library hides those of a tight list
         marker = f"{number}. " if opener.tag == "ol" else "- "
-        yield gap + _indent(marker, " " * len(marker), gap.join(_blocks(inner, width - len(marker))))
+        yield gap + _hang(marker, gap.join(_blocks(inner, width - len(marker))))
 
 
 def _rows(tokens: Sequence[Token], width: int) -> Iterator[str]:
@@ -142,10 +134,4 @@ def _rows(tokens: Sequence[Token], width: int) -> Iterator[str]:
 
 
 def _words(inline: Token) -> str:
-    return clean("".join(map(_piece, inline.children or ())))
-
-
-def _piece(token: Token) -> str:
-    if address := token.meta.get("address"):  # behind a link
-        return f" ({address})"
-    return _PIECES.get(token.type, "{}").format(token.content)
+    return "".join(_PIECES.get(token.type, "{}").format(token.content) for token in inline.children or ())

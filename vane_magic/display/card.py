@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from vane_magic.display import as_html, as_text
-from vane_magic.display.text import clean, cut_at_blank, shorten, stored_size
-
-if TYPE_CHECKING:  # see _parse
-    from markdown_it.token import Token
+from vane_magic.display.parser import parse
+from vane_magic.display.text import ELLIPSIS, clean, cut, shorten, stored_size
 
 # Bytes of JSON, as a notebook file has them; what all parts may take together stays under 100,000.
 _STORED: Final = 97_000
@@ -94,7 +92,7 @@ class Card:
 
     def terminal(self, width: int = 80) -> str:
         """Plain text of everything, nothing left out."""
-        answer = as_text.answer(_parse(self.text), width) if len(self.text) <= _PARSED else clean(self.text)
+        answer = as_text.answer(parse(self.text), width) if len(self.text) <= _PARSED else clean(self.text)
         return as_text.page(_answer_first(self), answer, width)
 
     def mimebundle(self) -> tuple[dict[str, str], dict[str, dict[str, object]]]:
@@ -130,36 +128,17 @@ def _answer_first(card: Card) -> Card:
 
 
 def _fit(card: Card, width: int) -> tuple[str, str]:
-    """Make both forms small enough to be stored: fields first, then the list of sources, then the answer."""
-    card = _list_sources(_shorten_fields(_answer_first(card)), width)
-    frame = replace(card, text="")
-    room = _STORED - stored_size(as_html.page(frame, "")) - stored_size(as_text.page(frame, "", width))
-    size, html, plain = _fit_answer(card, room, width)
-    if size < len(card.text):
-        note = f"The answer is cut: {size:,} of its {len(card.text):,} characters are shown; .answer holds all of it."
-        frame = replace(frame, notes=(*frame.notes, note))
-    return as_html.page(frame, html), as_text.page(frame, plain, width)
+    """Make both forms small enough to be stored: fields and the list of sources first, then the answer."""
+    card = _shorten_fields(_answer_first(card), width)
+    room = _STORED - stored_size(as_html.page(card, "")) - stored_size(as_text.page(card, "", width))
+    shown, html, plain = _fit_answer(card, room, width)
+    if shown != card.text:
+        count = f"{len(shown) - len(ELLIPSIS):,} of its {len(card.text):,} characters"
+        card = replace(card, notes=(*card.notes, f"The answer is cut: {count} are shown; .answer holds all of it."))
+    return as_html.page(card, html), as_text.page(card, plain, width)
 
 
-def _fit_answer(card: Card, room: int, width: int) -> tuple[int, str, str]:
-    """Cut the text until its forms fit, since nobody knows beforehand how far markup swells; then link its marks."""
-    limit = min(_ANSWER, room // 2)
-    while True:
-        shown = _cut(card.text, limit)
-        tokens = _parse(shown if shown == card.text else shown + " …")
-        plain = as_text.answer(tokens, width)
-        taken = stored_size(plain) + stored_size(as_html.answer(tokens, {})) + _NOTE
-        if taken <= room or not shown:
-            return len(shown), as_html.answer(tokens, card.cited, room - taken), plain
-        limit = int(len(shown.encode()) * 0.95 * room / taken)
-
-
-def _cut(text: str, limit: int) -> str:
-    kept = text[:limit].encode()[:limit].decode(errors="ignore")
-    return text if kept == text else cut_at_blank(kept)
-
-
-def _list_sources(card: Card, width: int) -> Card:
+def _shorten_fields(card: Card, width: int) -> Card:
     listed, taken = list[CardSource](), 0
     for entry in card.sources:
         short = entry._replace(title=shorten(entry.title, 400), snippet=shorten(entry.snippet, 900))
@@ -167,21 +146,23 @@ def _list_sources(card: Card, width: int) -> Card:
         if taken > _STORED_SOURCES:
             break
         listed.append(short)
-    notes = card.notes
-    if len(listed) < len(card.sources):
-        notes += (f"{len(listed)} of {len(card.sources)} sources are shown; .sources holds all of them.",)
-    return replace(card, sources=tuple(listed), notes=notes)
-
-
-def _shorten_fields(card: Card) -> Card:
     fields = {name: shorten(getattr(card, name), limit) for name, limit in _LIMITS.items()}
-    notes = tuple(shorten(note, 600) for note in card.notes[:_MAX_NOTES])
+    notes = [shorten(note, 600) for note in card.notes[:_MAX_NOTES]]
+    if len(listed) < len(card.sources):
+        notes.append(f"{len(listed)} of {len(card.sources)} sources are shown; .sources holds all of them.")
     footer = tuple(shorten(fact, 150) for fact in card.footer[:_MAX_FACTS])
-    return replace(card, text=clean(card.text), notes=notes, footer=footer, **fields)
+    return replace(card, text=clean(card.text), sources=tuple(listed), notes=tuple(notes), footer=footer, **fields)
 
 
-def _parse(text: str) -> list[Token]:
-    """Parse; the library is loaded here, since that takes a tenth of a second and core needs the marks alone."""
-    from vane_magic.display.parser import parse  # noqa: PLC0415 - see above
-
-    return parse(text)
+def _fit_answer(card: Card, room: int, width: int) -> tuple[str, str, str]:
+    """Cut the text until its forms fit, since nobody knows beforehand how far markup swells; then link its marks."""
+    limit = min(_ANSWER, room // 2)
+    while True:
+        length = len(card.text[:limit].encode()[:limit].decode(errors="ignore"))
+        shown = cut(card.text, length)
+        tokens = parse(shown)
+        plain = as_text.answer(tokens, width)
+        taken = stored_size(plain) + stored_size(as_html.answer(tokens, {})) + _NOTE
+        if taken <= room or not length:
+            return shown, as_html.answer(tokens, card.cited, room - taken), plain
+        limit = int(len(shown.encode()) * 0.95 * room / taken)

@@ -3,47 +3,58 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Final
-
-from markdown_it import MarkdownIt
-from markdown_it.rules_block import StateBlock
-from markdown_it.token import Token
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final
 
 from vane_magic.display.text import clean, parse_link, shorten
 
+if TYPE_CHECKING:  # see _parser
+    from markdown_it import MarkdownIt
+    from markdown_it.rules_block import StateBlock
+    from markdown_it.rules_core import StateCore
+    from markdown_it.token import Token
+
 _DEPTH: Final = 12
-_MAX_NESTING: Final = 15  # over _DEPTH by more than a list, which is two levels
 _PIPE: Final = re.compile(r"(?<!\\)\|")
 
 
 def parse(text: str) -> list[Token]:
     """Parse Markdown.
 
-    A link's tokens carry in ``meta`` where it leads: ``link`` at its start when it may be clicked; ``host`` there and
-    ``address`` at its end when the label does not say so itself; ``label`` in between. An image's content is its
-    alternative text.
+    A link's tokens say where it leads: the first one's ``meta`` has ``link`` when it may be clicked, and ``host`` when
+    the label does not say so itself; then the last one's content is the address. Those between have ``label`` in their
+    ``meta``. An image's content is what stands for it.
     """
-    text = clean(text)
-    tokens = _parser().parse(text)
-    _keep_surplus_cells(tokens, text.split("\n"))
+    tokens = _parser().parse(clean(text))
     for token in tokens:
         _resolve(token.children or [])
     return tokens
 
 
+def inside(opener: Token, following: Iterator[Token]) -> list[Token]:
+    """Take what stands between a token that opens and the one that closes it, and drop that one."""
+    return list(takewhile(lambda token: token.level > opener.level, following))
+
+
 @cache
 def _parser() -> MarkdownIt:
-    """Build the one parser; it parses once here, since its tables fill at first use and threads share it."""
-    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": _MAX_NESTING})
+    """Build the one parser; it parses once here, since its tables fill at first use and threads share it.
+
+    The library is loaded here, since that takes a tenth of a second and core needs the marks alone.
+    """
+    from markdown_it import MarkdownIt  # noqa: PLC0415 - see above
+
+    nesting = _DEPTH + 3  # more than a list more, which is two levels
+    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": nesting}).enable(["table", "strikethrough"])
+    parser.disable("reference")  # a line "[1]: https://elsewhere" must not take over citation 1
     # Addresses are taken as they stand: one strict pattern of ours judges them later.
     parser.validateLink = lambda url: True  # noqa: ARG005 - the library's signature
     parser.normalizeLink = lambda url: url
     parser.normalizeLinkText = lambda link: link
-    parser.enable(["table", "strikethrough"])
-    parser.disable("reference")  # a line "[1]: https://elsewhere" must not take over citation 1
     parser.block.ruler.before("table", "too_deep", _too_deep)
+    parser.core.ruler.after("block", "surplus_cells", _keep_surplus_cells)
     parser.parse("- a\n\n> `b`\n")
     return parser
 
@@ -60,17 +71,14 @@ def _too_deep(state: StateBlock, start: int, end: int, silent: bool) -> bool:  #
     return True
 
 
-def _keep_surplus_cells(tokens: list[Token], lines: list[str]) -> None:
+def _keep_surplus_cells(state: StateCore) -> None:
     """Add to a row's last cell what stands beyond the header's columns, where the library would drop it."""
-    row, cells = 0, list[Token]()
+    lines, tokens = state.src.split("\n"), iter(state.tokens)
     for token in tokens:
         if token.type == "tr_open" and token.map:
-            row, cells = token.map[0], []
-        elif token.type == "inline":
-            cells.append(token)
-        elif token.type == "tr_close" and (surplus := _split_row(lines[row])[len(cells) :]):
-            words = Token("text", "", 0, content=" |" + "|".join(surplus))
-            cells[-1].children = [*(cells[-1].children or []), words]
+            cells = [inner for inner in inside(token, tokens) if inner.type == "inline"]
+            surplus = _split_row(lines[token.map[0]])[len(cells) :]
+            cells[-1].content += "".join(f" |{cell}" for cell in surplus)
 
 
 def _split_row(line: str) -> list[str]:
@@ -79,14 +87,16 @@ def _split_row(line: str) -> list[str]:
 
 
 def _resolve(children: list[Token]) -> None:
-    opener, start = None, 0
-    for index, token in enumerate(children):
+    opener: Token | None = None
+    label: list[Token] = []
+    for token in children:
         if token.type == "image":
-            token.content = _words(token.children or ())
+            token.content = f"[image: {_words(token.children or ())}]"
         elif token.type == "link_open":  # links never nest
-            opener, start = token, index + 1
+            opener, label = token, []
         elif token.type == "link_close" and opener:
-            _note_target(opener, token, children[start:index])
+            _note_target(opener, token, label)
+        label.append(token)
 
 
 def _words(tokens: Iterable[Token]) -> str:
@@ -100,7 +110,8 @@ def _note_target(opener: Token, closer: Token, inner: list[Token]) -> None:
     opener.meta["link"] = link = parse_link(address)
     if opener.markup == "autolink" or address in ("", label):
         return
-    closer.meta["address"] = shown = link.href if link else shorten(address, 300)
+    shown = link.href if link else shorten(address, 300)
+    closer.content = f" ({shown})"
     if not link or not _names(label, link.host):
         opener.meta["host"] = link.host if link else shown
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import html
 import json
 import re
+from bisect import bisect_right
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-_MAX_URL: Final = 1000
+ELLIPSIS: Final = " …"
 _LINE_BREAK: Final = 12  # a notebook file stores each line of an output as a string of its own, indented
 
 # Controls, marks of direction, blanks without width, fillers, tags, variation selectors, lone surrogates.
@@ -20,22 +21,20 @@ _UNSEEN: Final = re.compile(
 _JOINED_SCRIPTS: Final = "\u0600-\u08ff\u0900-\u0dff\u1000-\u109f\u1780-\u17b3"
 _PICTURES: Final = "\xa9\xae\u203c\u2049\u2122-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff"
 # Persian and Indic words need their joiners, and emoji theirs: kept there, and nowhere else.
-_NEEDED: Final = re.compile(
+_NEEDED: Final = (
     f"(?<=[{_JOINED_SCRIPTS}])[\u200c\u200d](?=[{_JOINED_SCRIPTS}])"
     f"|(?<=[{_PICTURES}\ufe0f])\u200d(?=[{_PICTURES}])"
     f"|(?<=[{_PICTURES}#*0-9])[\ufe0e\ufe0f]"
 )
-_TEX: Final = re.compile(r"[$\\]")
 # The last label of a host begins with a letter, so that 0x7f.1 and 2130706433 are no hosts, as browsers have it.
 _URL: Final = re.compile(
-    r"(https?)://"
+    r"(?!.{1001})(https?)://"
     r"((?:[a-z0-9_-]{1,63}\.){0,30}[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?"
     r"|(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2}))"
     r"(:[1-9][0-9]{0,4})?"
     r"((?:[/?#][a-z0-9._~:/?#\[\]@!$&'()*+,;=%|-]*)?)",
     re.IGNORECASE | re.ASCII,
 )
-_BEYOND_ASCII: Final = re.compile("[^\x00-\x7f]+")
 
 
 class Link(NamedTuple):
@@ -58,34 +57,33 @@ def clean(text: str, *, newlines: bool = True) -> str:
         Keep line feeds and tabs (a carriage return becomes a line feed). Otherwise every run of white space
         becomes one blank.
     """
-    text = _UNSEEN.sub(_judge, text.replace("\r\n", "\n").replace("\r", "\n"))
+    if not (text.isascii() and text.isprintable()):  # most words are, and this is quickly seen
+        text = _UNSEEN.sub(_judge, text.replace("\r\n", "\n").replace("\r", "\n"))
     return text if newlines else " ".join(text.split())
 
 
 def _judge(found: re.Match[str]) -> str:
-    return found[0] if _NEEDED.match(found.string, found.start()) else "\ufffd"
+    needed = re.compile(_NEEDED)  # not before a text has such signs: it takes as long as all the other patterns
+    return found[0] if needed.match(found.string, found.start()) else "\ufffd"
 
 
 def inert(text: str) -> str:
     """HTML that shows `text`; dollar signs and backslashes stand alone, so that no TeX is found in it."""
-    return _TEX.sub(lambda sign: f"<span>{sign[0]}</span>", html.escape(clean(text), quote=False))
-
-
-def attribute(text: str) -> str:
-    """One cleaned line for use between the double quotes of an attribute."""
-    return html.escape(clean(text, newlines=False))
+    escaped = html.escape(clean(text), quote=False)
+    return escaped.replace("$", "<span>$</span>").replace("\\", "<span>\\</span>")
 
 
 def shorten(text: str, limit: int) -> str:
     """Clean `text` to one line of at most `limit` bytes of HTML, cut at a word and marked with an ellipsis."""
     text = clean(text, newlines=False)
-    size = len(inert(text[:limit]).encode())
-    if size <= limit and len(text) <= limit:
+
+    def size(length: int) -> int:
+        return len(inert(text[:length]).encode())
+
+    if len(text) <= limit and size(len(text)) <= limit:
         return text
-    while text and size > limit - 4:
-        text = text[: min(len(text) - 1, limit, len(text[:limit]) * (limit - 4) // size)]
-        size = len(inert(text).encode())
-    return cut_at_blank(text) + " …"
+    fits = bisect_right(range(limit), limit - len(ELLIPSIS.encode()), key=size) - 1
+    return cut(text, fits)
 
 
 def stored_size(text: str) -> int:
@@ -93,10 +91,12 @@ def stored_size(text: str) -> int:
     return len(json.dumps(text, ensure_ascii=False).encode()) + _LINE_BREAK * text.count("\n")
 
 
-def cut_at_blank(text: str) -> str:
-    """Drop the last, perhaps broken word, unless it is longer than any word should be."""
-    blank = max(text.rfind(" "), text.rfind("\n"))
-    return text[:blank] if blank >= len(text) - 80 and blank > 0 else text
+def cut(text: str, length: int) -> str:
+    """Cut `text` to `length` characters or at a blank a little before, and mark that with an ellipsis."""
+    if length >= len(text):
+        return text
+    blank = max(text.rfind(" ", 0, length), text.rfind("\n", 0, length))
+    return text[: blank if blank > max(0, length - 80) else length] + ELLIPSIS
 
 
 def parse_link(url: str) -> Link | None:
@@ -105,8 +105,7 @@ def parse_link(url: str) -> Link | None:
     No user name, no relative address, no host that a browser would read as another. Characters beyond ASCII
     in path and query are percent-encoded.
     """
-    url = _BEYOND_ASCII.sub(lambda run: quote(run[0], errors="replace"), url)
-    found = _URL.fullmatch(url) if len(url) <= _MAX_URL else None
+    found = _URL.fullmatch(quote(url, safe=bytes(range(128)), errors="replace"))
     if not found:
         return None
     host = (found[2] + (found[3] or "")).lower()
