@@ -134,10 +134,9 @@ def test_the_button_asks_with_what_the_form_shows(scripted: Scripted, open_form:
     """Each field reaches Vane, and the answer stands in the form and in `result`."""
     server = scripted(REPLY, config=config([provider(chat=["a:1b", "b:2b"])]))
     form = open_form(server)
-    wait_for(lambda: "Ready" in shown(form, "status"))
     write(form, QUESTION)
     controls(form)["Mode"].set_state({"index": 2})
-    choose(form, "Chat model", "Ollama/b:2b")
+    controls(form)["Chat model"].set_state({"value": "b:2b"})
     tick(form, "web", value=False)
     tick(form, "academic", value=True)
     tick(form, "discussions", value=True)
@@ -187,7 +186,7 @@ def test_while_it_works_the_page_says_how_far_it_is(scripted: Scripted, open_for
     future = form.ask(QUESTION)
     wait_for(lambda: shown(form) == "Half an answer [1]")
     assert shown(form, "status") == "Writing, 1 source"
-    assert re.search(r'<progress [^>]*max="10000" value="[0-9]+"', form._page.clock.value)
+    assert re.search(r'<progress [^>]*max="10" value="[0-9.]+"', form._page.clock.value)
     assert re.fullmatch(r"[0-9] of 10 s", shown(form, "clock"))
     assert (controls(form)["Ask"].disabled, controls(form)["Stop"].disabled) == (True, False)
     gate.set()
@@ -268,13 +267,21 @@ def test_a_failure_is_shown_with_its_code(
     assert not controls(form)["Ask"].disabled
 
 
-def test_no_scope_is_told(scripted: Scripted, open_form: Open) -> None:
-    """Where to search must be said; nothing is sent."""
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("web", False, "scope must be one or more of web, academic, discussions"),
+        ("Sources", 0, "max_sources must be a whole number of 1 or more, not 0"),
+        ("Chat model", "none:1b", "Vane has no chat model 'none:1b'. It has: "),
+    ],
+)
+def test_a_bad_choice_is_told(scripted: Scripted, open_form: Open, name: str, value: object, told: str) -> None:
+    """By the table of settings, and by what Vane has; nothing is sent."""
     server = scripted(REPLY)
     form = open_form(server, QUESTION)
-    tick(form, "web", value=False)
+    controls(form)[name].set_state({"value": value})
     press(form, "Ask")
-    assert "scope must be one or more of web, academic, discussions" in (ended(form).error or form).message
+    assert told in (ended(form).error or form).message
     assert server.searches == []
 
 
@@ -596,7 +603,14 @@ def test_every_setting_of_the_client_is_one_of_the_form(scripted: Scripted, open
 
 @pytest.mark.parametrize(
     ("settings", "told"),
-    [({"mode": "fast"}, r"mode must be .* Form\(mode=…\)"), ({"moed": "speed"}, "Did you mean mode?")],
+    [
+        ({"mode": "fast"}, r"mode must be .* Form\(mode=…\)"),
+        ({"moed": "speed"}, "Did you mean mode?"),
+        *(
+            ({name: "x"}, f"does not take {name}. .*vane-research serve.*raise_for_error")
+            for name in sorted(FACES_ONLY)
+        ),
+    ],
 )
 def test_a_bad_setting_is_told_at_once(settings: dict[str, object], told: str) -> None:
     """Before a form is shown, with its origin or the near miss."""
@@ -621,16 +635,14 @@ def test_the_models_are_those_that_vane_lists(scripted: Scripted, open_form: Ope
     grown = [provider(chat=["b:2b", "a:1b", "c:3b"])]
     server = scripted(REPLY, config=config(listed))
     form = open_form(server)
-    wait_for(lambda: shown(form, "status") == f"Ready: {server.url} has 2 chat models.")
-    options = [label for label, _ in controls(form)["Chat model"].options]
-    assert options == ["chosen automatically", "Ollama/a:1b", "Ollama/b:2b"]
-    assert controls(form)["Chat model"].index == 0
-    choose(form, "Chat model", "Ollama/b:2b")
+    wait_for(lambda: shown(form, "models") == f"Ready: {server.url} has 2 chat models.")
+    model = controls(form)["Chat model"]
+    assert (model.options, model.value) == (("Ollama/a:1b", "Ollama/b:2b"), "")
+    model.set_state({"value": "Ollama/b:2b"})
     server._routes["GET /api/config"] = ScriptedServer(config=config(grown))._routes["GET /api/config"]
     press(form, "Refresh")
-    wait_for(lambda: "3 chat models" in shown(form, "status"))
-    assert [label for label, _ in controls(form)["Chat model"].options][-1] == "Ollama/c:3b"
-    assert controls(form)["Chat model"].value == "Ollama/b:2b"
+    wait_for(lambda: "3 chat models" in shown(form, "models"))
+    assert (model.options[-1], model.value) == ("Ollama/c:3b", "Ollama/b:2b")
 
 
 def test_a_list_that_comes_late_leaves_the_outcome_on_the_page(scripted: Scripted, open_form: Open) -> None:
@@ -639,16 +651,16 @@ def test_a_list_that_comes_late_leaves_the_outcome_on_the_page(scripted: Scripte
     form = open_form(scripted(REPLY, routes={"GET /api/config": in_turn([wait(gate), told], told)}))
     form.ask("hm").result(10)
     gate.set()
-    wait_for(lambda: len(controls(form)["Chat model"].options) == 2)
-    with form._lock:
-        assert shown(form, "status").endswith("INVALID_INPUT.")
+    wait_for(lambda: "Ready" in shown(form, "models"))
+    assert len(controls(form)["Chat model"].options) == 1
+    assert shown(form, "status").endswith("INVALID_INPUT.")
 
 
 def test_a_configured_model_is_named(scripted: Scripted, open_form: Open) -> None:
-    """Instead of "chosen automatically"; it is what is asked."""
+    """In place of "chosen automatically"; it is what is asked while no other is written."""
     server = scripted(REPLY, config=config([provider(chat=["a:1b", "b:2b"])]))
     form = open_form(server, chat_model="b:2b")
-    assert controls(form)["Chat model"].label == "b:2b"
+    assert controls(form)["Chat model"].placeholder == "b:2b"
     form.ask(QUESTION).result(10)
     assert server.searches[0].json()["chatModel"]["key"] == "b:2b"
 
@@ -657,15 +669,15 @@ def test_without_vane_the_form_says_so(open_form: Open) -> None:
     """There is a form all the same, since Vane may be started later."""
     with closed_port() as port:
         form = open_form(f"http://127.0.0.1:{port}")
-        wait_for(lambda: "No list of chat models." in shown(form, "status"))
-        assert [label for label, _ in controls(form)["Chat model"].options] == ["chosen automatically"]
+        wait_for(lambda: "No list of chat models." in shown(form, "models"))
+        assert (controls(form)["Chat model"].options, controls(form)["Chat model"].value) == ((), "")
         assert form.ask(QUESTION).result(10).error
 
 
 def test_an_address_off_this_machine_is_never_asked(open_form: Open, audit: list[Any]) -> None:
     """Neither for the list of models nor for an answer."""
     form = open_form("http://10.0.0.1:3000")
-    wait_for(lambda: "No list of chat models." in shown(form, "status"))
+    wait_for(lambda: "No list of chat models." in shown(form, "models"))
     result = form.ask(QUESTION).result(10)
     assert result.error
     assert result.error.code == "SECURITY_BOUNDARY_VIOLATION"
@@ -717,8 +729,7 @@ def test_hostile_text_is_inert_in_the_form(scripted: Scripted, open_form: Open, 
     ended(form)
     assert StrictHtml(form._page.answer.value).faults == []
     assert re.sub(r"<(details|summary|textarea [^<>]*|/[a-z]*)>", "", form._page.markdown.value).count("<") == 0
-    for label, _ in (*controls(form)["Answers"].options, *controls(form)["Chat model"].options):
-        assert "\n" not in label
+    assert "\n" not in controls(form)["Answers"].label
 
 
 def test_where_widgets_do_not_show_the_text_says_how_to_ask(scripted: Scripted, open_form: Open) -> None:
