@@ -105,13 +105,16 @@ class Form(ipywidgets.VBox):
     """Ask Vane by a form, while other cells run.
 
     Settings that are not given come from ``%config VaneMagics``, the environment and the defaults of ``%vane``.
+    The attributes can be observed; observers are called on the thread that did the work.
 
     Parameters
     ----------
     question
         What stands in the form at first.
-    mode, max_sources, scope, chat_model
+    mode, max_sources, scope
         What is chosen in the form at first.
+    chat_model
+        The model while none is written into the form.
     url, embedding_model, instructions, timeout, wait, lock_path, allow_remote
         As for `VaneClient`; they hold for every question.
 
@@ -122,8 +125,7 @@ class Form(ipywidgets.VBox):
     result : ToolResult or None
         What the last question came to.
     results : tuple of ToolResult
-        What each question came to, the first one first. All three can be observed; observers are called on the thread
-        that did the work.
+        What each question came to, the first one first.
 
     Raises
     ------
