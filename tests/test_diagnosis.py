@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 from servers import chain
-from servers.chain import EMBEDDING, HTML, MODEL, engine, loaded, shown
+from servers.chain import EMBEDDING, HTML, MODEL, loaded, shown
 from servers.listener import Script, Server, closed_port, deaf_port
 from servers.replay import ReplayServer
 from servers.scripted import (
@@ -56,12 +56,11 @@ from vane_magic import diagnosis as module
 from vane_magic.cli import main
 from vane_magic.core.gpu_lock import GpuLock
 from vane_magic.core.settings import Layer
-from vane_magic.diagnosis import Diagnosis, State, diagnose
+from vane_magic.diagnosis import BROKEN, OK, UNCHECKED, WARNING, Diagnosis, diagnose
 from vane_magic.display import Check
 
 PAGE = Path(__file__).parent.parent / "docs" / "outcomes" / "doctor.md"
 HOME_LOCK = ".vane-gpu-worker.lock"
-OK, WARNING, BROKEN, UNCHECKED = State.OK, State.WARNING, State.BROKEN, State.UNCHECKED
 ANSWER = answer("It is 3.14 [1].", [source()])
 
 
@@ -123,7 +122,7 @@ def link(found: Diagnosis, name: str) -> Check:
     return next(link for link in found.links if link.name == name)
 
 
-def states(found: Diagnosis, *which: State) -> dict[str, str]:
+def states(found: Diagnosis, *which: str) -> dict[str, str]:
     """The states by link, those that hold left out."""
     return {link.name: link.state for link in found.links if link.state in (which or (WARNING, BROKEN))}
 
@@ -146,7 +145,7 @@ def test_every_link_of_a_healthy_chain_holds(built: Chain) -> None:
     assert re.search(
         r"is loaded, 100 % of it on the GPU, 32000 tokens of context, for [45] min more", said(found, "memory")
     )
-    assert "2 of 3 engines are on" in said(found, "SearXNG")
+    assert "its JSON is on" in said(found, "SearXNG")
     assert re.fullmatch(r"Python 3\.\d+\.\S+, pydantic 2\.[\d.]+", link(found, "versions").text)
     assert f"{built.ollama.url}" in said(found, "Ollama")
 
@@ -173,7 +172,7 @@ def test_a_deep_examination_asks_one_real_question(built: Chain) -> None:
     ],
 )
 def test_a_deep_examination_tells_how_the_question_fails(
-    built: Chain, search: Script, state: State, words: str, lock_path: Path
+    built: Chain, search: Script, state: str, words: str, lock_path: Path
 ) -> None:
     """In the client's words, without its advice to ask the doctor; the lock is free again."""
     built.patch.setenv("VANE_TIMEOUT", "1")
@@ -196,7 +195,7 @@ def test_a_deep_examination_waits_for_nobody(built: Chain, lock_path: Path) -> N
 
 # Ollama ---
 
-Row = tuple[str, State, str, Callable[[Chain], Diagnosis]]
+Row = tuple[str, str, str, Callable[[Chain], Diagnosis]]
 
 
 def with_ollama(**options: Any) -> Callable[[Chain], Diagnosis]:
@@ -242,7 +241,7 @@ OLLAMA: dict[str, Row] = {
     "it is too old to tell of tools": ("tools", UNCHECKED, "does not tell", with_ollama(models={MODEL: {"model_info": {}, "details": {}}})),
     "the model's context is small": ("tools", OK, "8192 tokens; Vane asks for 32000", with_ollama(models={MODEL: shown("completion", "tools", context=8192)})),
     "it fails to show": ("tools", BROKEN, "status 500", with_ollama(**when(SHOW, json_reply(500, {"error": "corrupt"})))),
-    "it shows nonsense": ("tools", BROKEN, "something else (status 200)", with_ollama(**when(SHOW, reply(200, b'["tools"]')))),
+    "it shows nonsense": ("tools", UNCHECKED, "does not tell", with_ollama(**when(SHOW, reply(200, b'["tools"]')))),
     "the model is not loaded": ("memory", WARNING, "ollama run", with_ollama(loaded=[])),
     "another model is loaded": ("memory", WARNING, "In memory: llama3.1:70b.", with_ollama(loaded=[loaded("llama3.1:70b")])),
     "the model is half on the GPU": ("memory", WARNING, "40 % of it on the GPU", with_ollama(loaded=[loaded(on_gpu=0.4)])),
@@ -304,7 +303,7 @@ def with_searxng(**options: Any) -> Callable[[Chain], Diagnosis]:
     return lambda built: built.examine(searxng=chain.searxng(**options))
 
 
-SEARCH, ENGINE_LIST = "GET /search", "GET /config"
+SEARCH = "GET /search"
 SEARXNG: dict[str, Row] = {
     "its JSON is off": ("SearXNG", BROKEN, "search.formats", with_searxng(formats=["html"])),
     "it is down": ("SearXNG", BROKEN, "Start SearXNG", lambda b: b.examine(searxng=b.closed())),
@@ -324,12 +323,6 @@ SEARXNG: dict[str, Row] = {
     "it resets": ("SearXNG", BROKEN, "ended it without a reply", with_searxng(**when(SEARCH, reset))),
     "it hangs": ("SearXNG", BROKEN, "the limit of 1 s is over", hurried(with_searxng(**when(SEARCH, hang)))),
     "it is slow": ("SearXNG", BROKEN, "the limit of 1 s is over", hurried(with_searxng(**when(SEARCH, [sleep(60), reply(400, b"{}")])))),
-    "its engines are slow to come": ("SearXNG", OK, "its JSON is on", hurried(with_searxng(**when(ENGINE_LIST, hang)))),
-    "no engine is on": ("SearXNG", BROKEN, "0 of 1 engines are on", with_searxng(engines=[engine("bing", enabled=False)])),
-    "it has no engines": ("SearXNG", BROKEN, "0 of 0 engines are on", with_searxng(engines=[])),
-    "only special engines are on": ("SearXNG", WARNING, "0 of 1 engines are on", with_searxng(engines=[engine("arxiv", categories=["science"])])),
-    "it does not tell its engines": ("SearXNG", OK, "its JSON is on. ", with_searxng(**when(ENGINE_LIST, NOT_FOUND))),
-    "it tells nonsense of its engines": ("SearXNG", OK, "its JSON is on. ", with_searxng(**when(ENGINE_LIST, json_reply(200, {"engines": [1]})))),
     "it answers a search for nothing": ("SearXNG", OK, "JSON is on", with_searxng(**when(SEARCH, json_reply(200, {"results": []})))),
 }  # fmt: skip
 
@@ -356,10 +349,7 @@ def test_a_remote_search_engine_that_is_allowed_is_a_warning(built: Chain) -> No
 def test_nothing_is_searched(built: Chain) -> None:
     """SearXNG gets no query, Ollama nothing but the three questions that only read, Vane no question."""
     built.examine()
-    assert [(r.method, r.path, r.body) for r in built.searxng.requests] == [
-        ("GET", "/search?format=json", b""),
-        ("GET", "/config", b""),
-    ]
+    assert [(r.method, r.path, r.body) for r in built.searxng.requests] == [("GET", "/search?format=json", b"")]
     assert sorted((r.route, r.body) for r in built.ollama.requests) == [
         ("GET /api/ps", b""),
         ("GET /api/version", b""),
@@ -379,7 +369,7 @@ def answering(script: Script | None, **more: Script | None) -> Callable[[Chain],
 OLD = json_reply(200, {"chatModelProviders": {}, "embeddingModelProviders": {}})
 VANE: dict[str, Row] = {
     "nothing listens": ("port", BROKEN, "docker start vane", lambda b: diagnose(b.closed())),
-    "nothing takes connections": ("port", BROKEN, "takes no connection", hurried(lambda b: diagnose(f"http://127.0.0.1:{b.stack.enter_context(deaf_port())}"))),
+    "nothing takes connections": ("port", BROKEN, "the limit of 1 s is over", hurried(lambda b: diagnose(f"http://127.0.0.1:{b.stack.enter_context(deaf_port())}"))),
     "it is 1.10 or earlier": ("Vane", BROKEN, "too old", answering(None, models=OLD)),
     "another program has its port": ("Vane", BROKEN, "not Vane (status 404)", answering(None)),
     "another program answers everything": ("Vane", BROKEN, "not Vane (status 200)", answering(HTML, models=HTML)),
@@ -389,7 +379,7 @@ VANE: dict[str, Row] = {
     "it hangs on Ollama": ("Vane", BROKEN, "ollama ps", hurried(answering(hang))),
     "it redirects off the machine": ("Vane", BROKEN, "redirects to another machine", answering(reply(307, headers=[("location", "http://evil.example/")]))),
     "it does not speak HTTP": ("Vane", BROKEN, "does not speak HTTP", answering(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")),
-    "set-up is not done": ("set-up", BROKEN, "finish it", lambda b: b.examine(setup=False, providers=[provider("Transformers", kind="transformers", base_url=None, chat=[])])),
+    "set-up is not done": ("set-up", WARNING, "finish it", lambda b: b.examine(setup=False, providers=[provider("Transformers", kind="transformers", base_url=None, chat=[])])),
     "set-up is not done, but there are models": ("set-up", WARNING, "finish it", lambda b: b.examine(setup=False)),
     "it has no providers": ("providers", BROKEN, "There are none", lambda b: b.examine(providers=[])),
     "it has no embedding model": ("models", BROKEN, "nomic-embed-text", lambda b: b.examine(providers=[provider(base_url="http://ollama:1", embedding=[])])),
@@ -458,9 +448,15 @@ def test_settings_are_told_with_their_origin(built: Chain) -> None:
     found = built.examine()
     assert found.ok
     told = said(found, "settings")
-    assert 'mode = "quality" (VANE_MODE in the environment)' in told
-    assert 'scope = ["academic", "web"]' in told
+    assert "mode = 'quality' (VANE_MODE in the environment)" in told
+    assert "scope = ('academic', 'web')" in told
     assert "timeout = 45.0" in told
+
+
+def test_a_setting_shows_what_can_be_seen_and_escapes_the_rest(built: Chain) -> None:
+    """In any script; a mark of direction or a control would show nothing, or something else."""
+    built.patch.setenv("VANE_INSTRUCTIONS", "Größe 東京 🦊\u202e\x7f")
+    assert r"instructions = 'Größe 東京 🦊\u202e\x7f'" in said(diagnose(built.closed()), "settings")
 
 
 def test_layers_go_before_the_environment(built: Chain) -> None:
@@ -469,7 +465,7 @@ def test_layers_go_before_the_environment(built: Chain) -> None:
     assert states(built.examine(), BROKEN) == {"models": BROKEN}
     found = diagnose(built.vane.url, layers=[Layer("%config", {"chat_model": MODEL})])
     assert found.ok
-    assert f'chat_model = "{MODEL}" (%config)' in said(found, "settings")
+    assert f"chat_model = '{MODEL}' (%config)" in said(found, "settings")
 
 
 @pytest.mark.parametrize("url", ["http://192.168.1.20:3000", "http://vane.lan:3000", "https://vane.example.org"])
@@ -491,7 +487,7 @@ def test_an_address_s_password_is_not_shown(built: Chain) -> None:
     assert "(VANE_URL in the environment)" in told
 
 
-LOCK_FAULTS: dict[str, tuple[State, str, Callable[[Path], str]]] = {
+LOCK_FAULTS: dict[str, tuple[str, str, Callable[[Path], str]]] = {
     "its directory is not there": (BROKEN, "VANE_LOCK_PATH", lambda place: str(place / "no" / "lock")),
     "it is relative": (BROKEN, "absolute", lambda _: "lock"),
     "its place takes no files": (BROKEN, "takes no files", lambda _: f"/proc/{HOME_LOCK}"),
@@ -536,18 +532,15 @@ def test_a_lock_s_place_that_cannot_be_written_is_told(built: Chain, tmp_path: P
     ("kind", "state"),
     [("nfs4", WARNING), ("cifs", WARNING), ("9p", WARNING), ("fuse.sshfs", WARNING), ("ext4", OK), ("sysfs", BROKEN)],
 )
-def test_a_network_file_system_is_a_warning(built: Chain, kind: str, state: State, tmp_path: Path) -> None:
-    """The kernel's own table tells; the innermost mount counts, and of two at one place the later."""
-    place = tmp_path / "a place"
-    place.mkdir()
+def test_a_network_file_system_is_a_warning(built: Chain, kind: str, state: str, tmp_path: Path) -> None:
+    """The kernel's own table tells, by the number of the device."""
+    device = tmp_path.stat().st_dev
+    here, there = (f"{os.major(device)}:{minor}" for minor in (os.minor(device), os.minor(device) + 1))
+    row = "36 35 {} / /mnt rw,noatime master:1 - {} host:/export rw\n"
     mounts = tmp_path / "mountinfo"
-    row = "36 35 98:0 / {} rw,noatime master:1 - {} host:/export rw\n"
-    escaped = str(place).replace(" ", "\\040")
-    mounts.write_text(
-        row.format("/", "ext4") + row.format(escaped, "tmpfs") + row.format(escaped, kind) + row.format("/mnt", "nfs")
-    )
+    mounts.write_text(row.format(there, "nfs") + row.format(here, kind) + row.format(f"1{here}", "nfs"))
     built.patch.setattr(module, "_MOUNTS", mounts)
-    built.patch.setenv("VANE_LOCK_PATH", str(place))
+    built.patch.setenv("VANE_LOCK_PATH", str(tmp_path))
     found = built.examine()
     assert link(found, "lock").state == state
     assert (kind in said(found, "lock")) is (state == WARNING)
@@ -625,7 +618,7 @@ def test_a_planted_key_appears_nowhere(built: Chain, caplog: pytest.LogCaptureFi
         assert not any(API_KEY in text for text in shown_)
     sent = [(r.path, r.headers, r.body) for server in (*at, built.vane) for r in server.requests]
     assert API_KEY not in str(sent)
-    assert len(sent) >= 6
+    assert len(sent) >= 5
 
 
 def test_proxies_in_the_environment_get_nothing(built: Chain) -> None:
@@ -671,6 +664,19 @@ def test_both_forms_hold_the_same_words(built: Chain) -> None:
     assert bundle["text/plain"] == str(found)
     assert bundle["text/plain"].startswith("Broken: SearXNG. Warning: memory.\n")
     assert_wrapped(str(found), 80)
+
+
+def test_links_that_were_not_reached_share_one_line(built: Chain) -> None:
+    """With their names and the reason, below the link that kept them from it; JSON has an entry for each."""
+    found = diagnose(built.closed())
+    links = [link for link in found.links if "Not reached" in link.text]
+    names = "Vane, set-up, providers, models, Ollama, tools, memory, SearXNG"
+    assert [link.name for link in links] == names.split(", ")
+    assert len(json.loads(found.to_json())["links"]) == len(module._ORDER.split())
+    words = " ".join(str(found).split())
+    assert words.count("Not reached") == 1
+    assert f"not checked others {names}. Not reached" in words
+    assert words.index(" broken port ") < words.index("Not reached") < words.index(" ok lock ")
 
 
 def assert_wrapped(text: str, width: int) -> None:
@@ -773,7 +779,7 @@ def test_a_case_that_fails_before_the_question(built: Chain, case: str, name: st
     ],
 )
 def test_a_case_that_fails_in_the_question(
-    built: Chain, case: str, state: State, words: list[str], lock_path: Path
+    built: Chain, case: str, state: str, words: list[str], lock_path: Path
 ) -> None:
     """With --deep; asked once, and the lock is free at once (F07)."""
     found = of_case(built, case, deep=True)
@@ -814,7 +820,7 @@ def test_c10_a_model_that_two_have(built: Chain) -> None:
         ("C10", "Ollama/qwen3:8b", WARNING, "Ollama/qwen3:8b"),
     ],
 )
-def test_c10_and_c13_a_model_by_its_name(built: Chain, case: str, model: str, state: State, words: str) -> None:
+def test_c10_and_c13_a_model_by_its_name(built: Chain, case: str, model: str, state: str, words: str) -> None:
     """Found, or refused with the list; "unverified" is the warning, since these servers do not tell addresses."""
     found = of_case(built, case, VANE_CHAT_MODEL=model)
     assert link(found, "models").state == state
@@ -880,9 +886,9 @@ def test_the_magic_shows_and_returns_the_diagnosis(built: Chain) -> None:
 # The transcript ---
 
 
-def without_engines_and_lock(built: Chain) -> Diagnosis:
+def without_lock(built: Chain) -> Diagnosis:
     built.patch.setenv("VANE_LOCK_PATH", f"/proc/{HOME_LOCK}")
-    return built.examine(searxng=chain.searxng(engines=[engine("bing", enabled=False)]), ollama=chain.ollama(loaded=[]))
+    return built.examine(ollama=chain.ollama(loaded=[]))
 
 
 TRANSCRIPTS: Mapping[str, Callable[[Chain], Diagnosis]] = {
@@ -892,7 +898,7 @@ TRANSCRIPTS: Mapping[str, Callable[[Chain], Diagnosis]] = {
     "Ollama is down": OLLAMA["it is down"][3],
     "The model cannot call tools": OLLAMA["the model cannot call tools"][3],
     "SearXNG has its JSON format off": SEARXNG["its JSON is off"][3],
-    "No engine is on, and no file can be made at the lock's place": without_engines_and_lock,
+    "The model is not loaded, and no file can be made at the lock's place": without_lock,
 }
 
 
@@ -904,7 +910,7 @@ def plain(text: str, built: Chain) -> str:
     text = re.sub(r"127\.0\.0\.1:(?!11434|8080)\d+", "127.0.0.1:3000", text)
     text = re.sub(r"/(?!proc)\S+/\.vane-gpu-worker\.lock", f"$HOME/{HOME_LOCK}", text)
     text = re.sub(r"in \d\.\d s|for \d min", lambda found: re.sub(r"\d", "3", found[0]), text)
-    text = text.replace("within 1 s", "within 5 s")
+    text = text.replace("limit of 1 s", "limit of 5 s")
     return re.sub(r"Python \d.*", "Python and the libraries it found.", text)
 
 
