@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,6 +105,8 @@ def test_a_question_may_come_in_words(run: Run, vane: ReplayServer) -> None:
     """Without quotes, as people type."""
     assert run("ask", "--url", vane.url, "what", "is", "TCP").returncode == 0
     assert vane.searches[0].json()["query"] == "what is TCP"
+    assert run("ask", "--url", vane.url, "-40", "C", "in", "F").returncode == 0
+    assert vane.searches[1].json()["query"] == "-40 C in F"
 
 
 def test_the_magics_short_options_serve_here_too(run: Run, vane: ReplayServer) -> None:
@@ -204,6 +207,36 @@ def test_wrong_usage_is_exit_code_2_without_a_result(run: Run, args: list[str]) 
     assert "usage: vane-research" in done.stderr
 
 
+def test_the_version_is_the_packages(run: Run) -> None:
+    """As its metadata have it."""
+    assert run("--version") == (0, f"vane-research {metadata.version('vane-magic')}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("args", "command", "hint"),
+    [(["ask", "-x", "marks", "the", "spot"], "ask", True), (["ask", QUESTION, "--colour"], "ask", True),
+     (["doctor", "--colour"], "doctor", False), (["skill", "please"], "skill", False)],
+)  # fmt: skip
+def test_an_unknown_option_is_told_with_its_commands_usage(
+    run: Run, args: list[str], command: str, *, hint: bool
+) -> None:
+    """Not with that of all commands; of a question it may be the beginning."""
+    done = run(*args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"usage: vane-research {command} " in done.stderr
+    assert f"unrecognized arguments: {args[1] if args[1] != QUESTION else args[2]}" in done.stderr
+    assert ("-- goes before a question that begins with a hyphen" in done.stderr) is hint
+
+
+@pytest.mark.parametrize("question", ["-40 C in F", "-x marks the spot", "--json is what?", "-help me"])
+def test_a_question_may_begin_with_a_hyphen_behind_two(run: Run, vane: ReplayServer, question: str) -> None:
+    """In words or quoted; options go before the two hyphens."""
+    for words in (question.split(" "), [question]):
+        done = run("ask", "--json", "--mode", "speed", "--url", vane.url, "--", *words)
+        assert result_of(done)["data"]["query"] == question
+    assert [search.json()["query"] for search in vane.searches] == [question] * 2
+
+
 def test_a_failure_for_people_is_on_standard_error(run: Run) -> None:
     """What happened, the likely cause, the next step; standard output is empty."""
     with closed_port() as port:
@@ -212,6 +245,17 @@ def test_a_failure_for_people_is_on_standard_error(run: Run) -> None:
     assert "Cannot connect" in done.stderr
     assert "VANE_URL" in done.stderr
     assert "Traceback" not in done.stderr
+    words = " ".join(done.stderr.split())
+    assert "Run vane-research doctor to see" in words
+    assert "Without Vane, local documents can be asked: vane-research ask --local-docs" in words
+    assert "%vane" not in words
+
+
+def test_another_failure_does_not_offer_local_documents(run: Run, scripted: Callable[..., ScriptedServer]) -> None:
+    """Vane is there; the doctor tells what it lacks."""
+    done = run("ask", QUESTION, "--url", scripted(json_reply(500, {"message": "no"})).url)
+    assert "Run vane-research doctor to see" in " ".join(done.stderr.split())
+    assert "--local-docs" not in done.stderr
 
 
 def test_a_partial_answer_is_printed_and_marked(run: Run, scripted: Callable[..., ScriptedServer]) -> None:

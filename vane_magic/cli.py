@@ -7,8 +7,9 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Final, TextIO, cast
@@ -16,14 +17,16 @@ from typing import Final, TextIO, cast
 from vane_magic.core.client import VaneClient
 from vane_magic.core.contract import RunDetails, ToolResult, VaneSkillInput, read_trigger
 from vane_magic.core.errors import ConfigurationError, Interrupted, InvalidInput, VaneError
+from vane_magic.core.modes import ErrorCode
 from vane_magic.core.settings import SETTINGS, Layer, Settings, environment
+from vane_magic.core.vane_api import DOCTOR
 
 INTERRUPTED: Final = 130  # as shells have it for SIGINT
 _INPUT_CAP: Final = 1_000_000  # bytes of --input; a question has 100,000 characters at most
-_SETTINGS: Final = ("mode", "max_sources", "scope", "chat_model", "instructions", "timeout", "wait")
-_AS_IN_MAGIC: Final = {
+# The settings that `ask` takes for one question, with the other names of their options, which are the magic's.
+_SETTINGS: Final[dict[str, list[str]]] = {
     "mode": ["-m"], "max_sources": ["-n"], "scope": ["-s"], "chat_model": ["--model"], "instructions": ["-i"],
-    "wait": ["-w"],
+    "timeout": [], "wait": ["-w"],
 }  # fmt: skip
 _EPILOG: Final = "Every setting can also be given in the environment, as VANE_URL, VANE_MODE and so on."
 
@@ -36,7 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         0 success, 1 a failed result or a broken link, 2 wrong usage, 130 interrupted.
     """
-    options = _parser().parse_args(argv)
+    options, unknown = _parser().parse_known_args(argv)
+    if unknown:
+        hint = " (-- goes before a question that begins with a hyphen)" if options.run is _ask else ""
+        options.usage_error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     try:
         code = cast("int", options.run(options))
         sys.stdout.flush()
@@ -50,19 +56,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("vane-research", description="Ask a Vane on this machine.", allow_abbrev=False)
+    with suppress(metadata.PackageNotFoundError):  # in a checkout that is not installed
+        parser.add_argument("--version", action="version", version=f"%(prog)s {metadata.version('vane-magic')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     ask = commands.add_parser("ask", help="ask one question", epilog=_EPILOG, allow_abbrev=False)
-    ask.add_argument("question", nargs="*", help="the question, or the skill's trigger sentence")
-    ask.add_argument(
-        "--input", metavar="FILE", help="a VaneSkillInput as JSON in place of the question; - = standard input"
-    )
-    for name in (*_SETTINGS, "url"):
-        names = [*_AS_IN_MAGIC.get(name, []), f"--{name.replace('_', '-')}"]
-        ask.add_argument(*names, dest=name, help=f"{SETTINGS[name].help}: {SETTINGS[name].expected}", metavar="VALUE")
+    ask.add_argument("question", nargs="*", help="the question, or the skill's trigger sentence (-- before a hyphen)")
+    ask.add_argument("--input", metavar="FILE", help="a VaneSkillInput as JSON, not a question; - = standard input")
+    for name, short in {**_SETTINGS, "url": []}.items():
+        about = f"{SETTINGS[name].help}: {SETTINGS[name].expected}"
+        ask.add_argument(*short, f"--{name.replace('_', '-')}", dest=name, help=about, metavar="VALUE")
     ask.add_argument("--allow-remote", action="store_true", help=SETTINGS["allow_remote"].help)
     ask.add_argument("--local-docs", action="store_true", help="ask the local-documents engine, not Vane")
     ask.add_argument("--json", action="store_true", help="print one ToolResult as JSON")
-    ask.set_defaults(run=_ask, usage_error=ask.error)
+    ask.set_defaults(run=_ask)
     doctor = commands.add_parser("doctor", help="say which link is broken", epilog=_EPILOG, allow_abbrev=False)
     doctor.add_argument("--url", help=SETTINGS["url"].help, metavar="VALUE")
     doctor.add_argument("--json", action="store_true", help="print the diagnosis as JSON")
@@ -73,6 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--port", type=int, default=0, help="0 = a free one")
     serve.set_defaults(run=_serve)
     commands.add_parser("skill", help="print SKILL.md: how an agent uses this command").set_defaults(run=_skill)
+    for command in commands.choices.values():
+        command.set_defaults(usage_error=command.error)
     return parser
 
 
@@ -96,9 +104,8 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _skill(_: argparse.Namespace) -> int:
-    package = Path(__file__).parent
-    shipped = package / "localdocs/corpus/SKILL.md"  # in a wheel; a checkout has it at its top
-    page = shipped if shipped.is_file() else package.parent / "SKILL.md"
+    shipped = Path(__file__).parent / "localdocs/corpus/SKILL.md"  # in a wheel; a checkout has it at its top
+    page = shipped if shipped.is_file() else Path(__file__).parents[1] / "SKILL.md"
     _put(page.read_text(encoding="utf-8").removesuffix("\n"), exact=True)
     return 0
 
@@ -116,7 +123,7 @@ def _ask(options: argparse.Namespace) -> int:
     if options.json:
         _put(result.to_json(), exact=True)
     else:
-        _print(result)
+        _print(result, local=options.local_docs)
     return code or int(not result.success)
 
 
@@ -170,14 +177,19 @@ def _read(place: str) -> bytes:
     return text
 
 
-def _print(result: ToolResult) -> None:
-    """Answer and sources on standard output; what else there is to say on standard error."""
+def _print(result: ToolResult, *, local: bool) -> None:
+    """Answer and sources on standard output; what else there is to say, in a shell's words, on standard error."""
     width = min(get_terminal_size().columns, 100)
     card = result.card()
+    hint = card.hint.replace(DOCTOR, "Run vane-research doctor to see which link is broken.")
+    if card.code == ErrorCode.VANE_SERVICE_UNAVAILABLE and not local:
+        from vane_magic.diagnosis import WITHOUT_VANE  # noqa: PLC0415 - only this failure needs it
+
+        hint = f"{hint} {WITHOUT_VANE.format('vane-research ask')}"
     answer = replace(card, banner="", error="", cause="", hint="", code="", notes=(), footer=())
     if answer.text or answer.sources:
         _put(answer.terminal(width))
-    print(replace(card, text="", sources=()).terminal(width), file=sys.stderr)
+    print(replace(card, hint=hint, text="", sources=()).terminal(width), file=sys.stderr)
 
 
 def _put(text: str, *, exact: bool = False) -> None:
