@@ -39,7 +39,7 @@ _GREETINGS: Final = 5
 _GREETING_S: Final = 0.5  # seconds between them
 _JOIN_S: Final = 2.0  # a stopped run ends within a tenth of a second
 _COPIED: Final = 100_000  # characters of Markdown to copy; .result has all
-_INSTEAD: Final = "Give the url that `vane-research serve` prints; .result().raise_for_error() raises what failed."
+_INSTEAD: Final = "For local_docs give the url of `vane-research serve`; for on_error call result.raise_for_error()."
 _HINT: Final = "What do you want to know? The button asks, or an empty last line: Shift+Enter twice."
 _AIR_GAP: Final = """Air-gapped means here: the model and this client stay on this machine. Unless your SearXNG has only
 offline engines, your search terms go to public search engines."""
