@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from vane_magic.display.marks import find_marks
+from vane_magic.display.marks import MARK
 from vane_magic.display.text import Link, clean, describe, inert, shorten, stored_size
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vane_magic.display.checklist import Check
 
 _MAX_TAGS: Final = 48  # browsers stop at 512 open tags
-_CITED: Final = re.compile(r"[\[【] {0,2}([0-9]+) {0,2}[\]】]|[0-9]+")  # one number with its brackets; each of several
+_CITED: Final = re.compile("^.([0-9 ]+).$|[0-9]+")  # one number with its brackets, or each of several
 
 _RULE: Final = "1px solid rgba(128,128,128,.35)"
 _OUT: Final = {"target": "_blank", "rel": "noopener noreferrer nofollow"}
@@ -53,7 +53,6 @@ _STEP: Final = "margin:.3em 0 0;font-size:.95em"
 _FINE: Final = "font-size:.85em;opacity:.75"
 _SECTION: Final = f"margin:1.2em 0 0;padding:.7em 0 0;border-top:{_RULE}"
 _LABEL: Final = f"{_FINE};font-weight:600"
-_SOURCE: Final = "margin:.5em 0;line-height:1.45"
 _NOTES: Final = f"{_LIST};{_FINE}"
 _FOOTER: Final = "margin:.9em 0 0;font-size:.8em;opacity:.7"
 _TAIL: Final = "margin:.4em 0 0;white-space:pre-wrap"
@@ -129,7 +128,7 @@ def source(entry: CardSource) -> str:
     name = _element("a", name, _LINK, href=link.href, **_OUT) if link else name
     host = where and f" {_element('span', inert(where), _FINE)}"
     snippet = _line(_FINE, entry.snippet, dir="auto")
-    return _element("li", f"{name}{host}{snippet}", _SOURCE, value=entry.number)
+    return _element("li", f"{name}{host}{snippet}", _STYLES["p"], value=entry.number)
 
 
 _PLAIN_TAGS: Final = {name: _tags(name, _STYLES.get(name, "")) for name in (*_STYLES, *_BARE)}
@@ -153,7 +152,7 @@ def _pieces(tokens: Sequence[Token], marks: _Marks) -> Iterator[str]:
         elif token.type == "inline":
             yield from _pieces(token.children or (), marks)
         elif token.type == "text" and "label" not in token.meta:
-            yield from marks.link(token.content)
+            yield MARK.sub(marks.link, inert(token.content))  # escaping touches no mark
         else:
             yield _leaf(token)
 
@@ -203,15 +202,8 @@ class _Marks:
         self._room = room
         self._made: dict[str, tuple[str, int]] = {}  # and the bytes it takes
 
-    def link(self, text: str) -> Iterator[str]:
-        position = 0
-        for mark in find_marks(text):
-            yield inert(text[position : mark.start])
-            yield self._make(text[mark.start : mark.end])
-            position = mark.end
-        yield inert(text[position:])
-
-    def _make(self, words: str) -> str:
+    def link(self, mark: re.Match[str]) -> str:
+        words = mark[0]
         if words not in self._made:
             linked = _CITED.sub(self._cite, words)
             linked = f'<sup style="{_MARK}">{linked}</sup>' if linked != words else words

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -66,7 +65,13 @@ def checklist(title: str, checks: Sequence[Check], width: int) -> str:
 def _wrap(text: str, width: int, marker: str = "") -> str:
     """Wrap behind a marker, at blanks only, so that every word and address stays whole."""
     room = max(width - len(marker), _MIN_COLUMN)
-    return _hang(marker, textwrap.fill(clean(text), room, break_long_words=False, break_on_hyphens=False))
+    lines: list[str] = []
+    for word in clean(text).split():
+        if lines and len(lines[-1]) + len(word) < room:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return _hang(marker, "\n".join(lines))
 
 
 def _hang(marker: str, text: str) -> str:
@@ -96,7 +101,7 @@ def _blocks(tokens: Iterable[Token], width: int) -> Iterator[str]:
             case "bullet_list_open" | "ordered_list_open":
                 yield "".join(_items(token, inner, width)).lstrip("\n")
             case "table_open":
-                yield "\n".join(_wrap(row, width) for row in _rows(inner, width))
+                yield _table(inner, width)
             case "fence" | "code_block":
                 language = clean(token.info, newlines=False)
                 code = _hang("    ", clean(token.content).rstrip("\n"))
@@ -118,19 +123,19 @@ def _items(opener: Token, tokens: Sequence[Token], width: int) -> Iterator[str]:
         yield gap + _hang(marker, gap.join(_blocks(inner, width - len(marker))))
 
 
-def _rows(tokens: Sequence[Token], width: int) -> Iterator[str]:
-    """Align a table's columns where they fit."""
+def _table(tokens: Sequence[Token], width: int) -> str:
+    """Align the columns where they fit; otherwise wrap each row by itself."""
     rows = list[list[str]]()
     for token in tokens:
         if token.type == "tr_open":
             rows.append([])
         elif token.type == "inline":
-            rows[-1].append(_words(token))
+            rows[-1].append(clean(_words(token), newlines=False))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    if sum(widths) + 3 * (len(widths) - 1) <= width:
-        rows = [[cell.ljust(size) for cell, size in zip(row, widths, strict=True)] for row in rows]
-        rows.insert(1, ["-" * size for size in widths])
-    return map(" | ".join, rows)
+    if sum(widths) + 3 * (len(widths) - 1) > width:
+        return "\n".join(_wrap(" | ".join(row), width) for row in rows)
+    rows.insert(1, ["-" * size for size in widths])
+    return "\n".join(" | ".join(map(str.ljust, row, widths)) for row in rows)
 
 
 def _words(inline: Token) -> str:

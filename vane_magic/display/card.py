@@ -10,11 +10,11 @@ from vane_magic.display import as_html, as_text
 from vane_magic.display.parser import parse
 from vane_magic.display.text import ELLIPSIS, clean, cut, shorten, stored_size
 
-# Bytes of JSON, as a notebook file has them; what all parts may take together stays under 100,000.
-_STORED: Final = 97_000
+# Bytes of JSON, as a notebook file has them; with the note that the answer is cut, and the metadata, all parts together
+# stay under 100,000.
+_STORED: Final = 96_000
 _STORED_SOURCES: Final = 22_000
 _ANSWER: Final = 30_000  # bytes of text, before markup
-_NOTE: Final = 1000  # for the note that the answer is cut
 _PARSED: Final = 200_000  # characters; a longer answer is printed in its Markdown
 _LIMITS: Final = {"banner": 600, "error": 1500, "cause": 1500, "hint": 1500, "code": 100}  # bytes of HTML
 _LIVE: Final = 4000  # characters
@@ -162,7 +162,7 @@ def _fit_answer(card: Card, room: int, width: int) -> tuple[str, str, str]:
         shown = cut(card.text, length)
         tokens = parse(shown)
         plain = as_text.answer(tokens, width)
-        taken = stored_size(plain) + stored_size(as_html.answer(tokens, {})) + _NOTE
+        taken = stored_size(plain) + stored_size(as_html.answer(tokens, {}))
         if taken <= room or not length:
             return shown, as_html.answer(tokens, card.cited, room - taken), plain
         limit = int(len(shown.encode()) * 0.95 * room / taken)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 # Every repetition is bounded and none can begin inside another match, so the search is linear.
 _ONE: Final = "(?:0|[1-9][0-9]{0,3})"  # models also cite [0], which points at no source
 _NUMBERS: Final = rf" {{0,2}}{_ONE}(?: {{0,2}}, {{0,2}}{_ONE}){{0,31}} {{0,2}}"
-_MARK: Final = re.compile(rf"\[{_NUMBERS}\]|【{_NUMBERS}】")
+MARK: Final = re.compile(rf"\[{_NUMBERS}\]|【{_NUMBERS}】")
 
 
 class Mark(NamedTuple):
@@ -26,5 +26,5 @@ def find_marks(text: str) -> Iterator[Mark]:
     A mark names one to 32 numbers between 0 and 9999. Markdown is not looked at: what stands in code or in a
     link is found as well.
     """
-    for found in _MARK.finditer(text):
+    for found in MARK.finditer(text):
         yield Mark(found.start(), found.end(), tuple(map(int, found[0][1:-1].split(","))))

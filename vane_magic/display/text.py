@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 ELLIPSIS: Final = " …"
-_LINE_BREAK: Final = 12  # a notebook file stores each line of an output as a string of its own, indented
 
 # Controls, marks of direction, blanks without width, fillers, tags, variation selectors, lone surrogates.
 _UNSEEN: Final = re.compile(
@@ -87,8 +86,8 @@ def shorten(text: str, limit: int) -> str:
 
 
 def stored_size(text: str) -> int:
-    """Bytes that `text` takes in a notebook file."""
-    return len(json.dumps(text, ensure_ascii=False).encode()) + _LINE_BREAK * text.count("\n")
+    """Bytes that `text` takes in a notebook file, where each line is a string of its own, indented."""
+    return len(json.dumps(text, ensure_ascii=False).encode()) + 12 * text.count("\n")
 
 
 def cut(text: str, length: int) -> str:
