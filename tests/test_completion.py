@@ -42,7 +42,17 @@ def offered(shell: InteractiveShell, before: str, after: str = "") -> dict[str, 
 
 
 @pytest.mark.parametrize(
-    "start", ["%vane ", "%%vane ", "x = %vane ", "d['a'] = %vane ", "if x: y = %vane ", "    %vane ", "a = 1\n%vane "]
+    "start",
+    [
+        "%vane ",
+        "%%vane ",
+        "x = %vane ",
+        "d['a'] = %vane ",
+        "if x: y = %vane ",
+        'd["it\'s"] = %vane ',
+        "    %vane ",
+        "a = 1\n%vane ",
+    ],
 )
 def test_options_are_offered_alone_wherever_the_statement_may_stand(
     shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, start: str
@@ -95,6 +105,7 @@ def test_a_question_offers_no_options(shell: InteractiveShell, cell: str) -> Non
     [
         "# x = %vane --",
         "print('x = %vane --",
+        "print('=%vane --",
         "x == %vane --",
         "%%vane_ --",
         "%vanes --",

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from IPython.core import completer
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult
 from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
 
-from vane_magic.notebook.options import BY_NAME, MAGIC, Option, Scan, scan
-
-if TYPE_CHECKING:
-    from IPython.core.interactiveshell import InteractiveShell
+from vane_magic.notebook.options import BY_NAME, MAGIC, Option, scan
 
 IDENTIFIER: Final = "vane_magic"  # the matcher's name in `%config Completer.disable_matchers`
+# nothing, or what looks like `target =`, outside a comment or a string
+_BEFORE: Final = re.compile(r"""\s*|(?:[^#"']|"[^"]*"|'[^']*')*[^=!<>"']=\s*""")
 
 
 def install(shell: InteractiveShell, models: Callable[[], Sequence[str]]) -> None:
@@ -28,13 +29,14 @@ def install(shell: InteractiveShell, models: Callable[[], Sequence[str]]) -> Non
         Gives the names that ``--model`` takes, from memory: it is called at a key press.
     """
     uninstall(shell)
+    user: Any = shell  # IPython annotates little
 
+    @completer.context_matcher(identifier=IDENTIFIER)  # pyright: ignore[reportUnknownMemberType, reportUntypedFunctionDecorator] - likewise
     def matcher(context: CompletionContext) -> SimpleMatcherResult:
         typed = _typed(context)
-        return _result() if typed is None else _complete(typed, models, _names(shell))
+        return _result() if typed is None else _complete(typed, models, user.user_ns.keys() - user.user_ns_hidden)
 
-    mark = cast("Any", completer.context_matcher)  # pyright: ignore[reportUnknownMemberType] - IPython's own gap
-    _matchers(shell).append(mark(identifier=IDENTIFIER)(matcher))
+    _matchers(shell).append(matcher)
 
 
 def uninstall(shell: InteractiveShell) -> None:
@@ -56,15 +58,8 @@ def _typed(context: CompletionContext) -> str | None:
     if context.cursor_line and first.startswith(f"%%{MAGIC}"):
         return f"{first.removeprefix(f'%%{MAGIC}')} -- {context.text_until_cursor}"
     before, _, rest = context.text_until_cursor.partition(f"%{MAGIC}")
-    before = before.strip()
-    cell = before == "%" and not context.cursor_line
-    return rest if rest[:1].isspace() and (not before or cell or _is_target(before)) else None
-
-
-def _is_target(text: str) -> bool:
-    """Whether a text looks like ``target =``, outside a comment or a string."""
-    even = all(text.count(quote) % 2 == 0 for quote in "\"'")
-    return even and "#" not in text and text.endswith("=") and not text.endswith(("==", "!=", "<=", ">="))
+    starts = _BEFORE.fullmatch(before) or (before.strip() == "%" and not context.cursor_line)
+    return rest if rest[:1].isspace() and starts else None
 
 
 def _complete(typed: str, models: Callable[[], Iterable[str]], names: Iterable[str]) -> SimpleMatcherResult:
@@ -73,22 +68,17 @@ def _complete(typed: str, models: Callable[[], Iterable[str]], names: Iterable[s
         found = scan(typed[: len(typed) - len(fragment)])
     except UsageError:
         return _result()
-    in_question = found.ended or found.rest.strip() or (fragment and fragment[0] != "-")
-    if found.awaiting or not in_question:
-        return _in_options(found, fragment, models)
-    start = (found.rest + fragment).rpartition("{")
-    if not (start[1] and "expand" in _targets(found)):
-        return _result()
-    return _result((name for name in names if name.startswith(start[2])), start[2])
-
-
-def _in_options(found: Scan, fragment: str, models: Callable[[], Iterable[str]]) -> SimpleMatcherResult:
-    """Options, or values of one."""
+    if found.awaiting:
+        return _values(found.awaiting, fragment, models)
+    given = {option.row.name for option, _ in found.given}
+    if found.ended or found.rest.strip() or (fragment and fragment[0] != "-"):
+        _, brace, start = (found.rest + fragment).rpartition("{")
+        if not brace or "expand" not in given:
+            return _result()
+        return _result((name for name in names if name.startswith(start) and not name.startswith("_")), start)
     name, equals, value = fragment.partition("=")
-    option = found.awaiting or (BY_NAME.get(name) if equals else None)
-    if option:
-        return _values(option, fragment if found.awaiting else value, models)
-    given = _targets(found)
+    if equals and name in BY_NAME:
+        return _values(BY_NAME[name], value, models)
     start = fragment or "--"
     words = (name for name, option in BY_NAME.items() if name.startswith(start) and option.row.name not in given)
     return _result(words, fragment, "option")
@@ -103,17 +93,6 @@ def _values(option: Option, typed: str, models: Callable[[], Iterable[str]]) -> 
         if word.isprintable() and word.casefold().startswith(last.casefold()) and word not in taken.split(",")
     )
     return _result(fitting, last, "value")
-
-
-def _targets(found: Scan) -> set[str]:
-    return {option.row.name for option, _ in found.given}
-
-
-def _names(shell: InteractiveShell) -> list[str]:
-    """The user's own names, as ``%who`` lists them."""
-    own = cast("dict[str, object]", shell.user_ns)  # pyright: ignore[reportUnknownMemberType] - a trait without types
-    hidden = cast("dict[str, object]", shell.user_ns_hidden)  # pyright: ignore[reportUnknownMemberType] - likewise
-    return [name for name in own if not name.startswith("_") and name not in hidden]
 
 
 def _result(words: Iterable[str] = (), fragment: str = "", kind: str = "variable") -> SimpleMatcherResult:

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 
 from IPython.core.displaypub import CapturingDisplayPublisher, DisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
 
+from vane_magic.core.client import Progress
 from vane_magic.display import Card, clean, live_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from IPython.core.interactiveshell import InteractiveShell
-
-    from vane_magic.core.client import Progress
 
 FIRST_S: Final = 1.0
 REDRAW_S: Final = 0.1
@@ -66,14 +62,11 @@ class _Terminal(Live):
 
     def stop(self) -> None:
         if self._drawn:
-            self._write("")
+            self.draw("", "")
 
     def draw(self, status: str, text: str) -> None:  # noqa: ARG002 - one line is all that can be taken back
-        self._write(clean(status, newlines=False)[: get_terminal_size().columns - 1])
-
-    def _write(self, line: str) -> None:
-        sys.stderr.write(f"\r\x1b[K{line}")
-        sys.stderr.flush()
+        line = clean(status, newlines=False)[: get_terminal_size().columns - 1]
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)  # noqa: T201 - likewise
 
 
 class _Notebook(Live):
@@ -103,13 +96,12 @@ class _Notebook(Live):
 
 def open_live(shell: InteractiveShell, *, quiet: bool = False) -> Live:
     """Choose the display of a call that a shell makes."""
-    publisher = shell.display_pub
     if quiet:
         return Live()
+    publisher = shell.display_pub
     if type(publisher) is DisplayPublisher:  # which prints; subclasses send or keep
         return _Terminal(watched=sys.stderr.isatty())
-    captured = isinstance(publisher, CapturingDisplayPublisher)
-    return _Notebook(publisher, watched=not captured and _is_watched(shell))
+    return _Notebook(publisher, watched=not isinstance(publisher, CapturingDisplayPublisher) and _is_watched(shell))
 
 
 def _is_watched(shell: InteractiveShell) -> bool:
@@ -118,13 +110,8 @@ def _is_watched(shell: InteractiveShell) -> bool:
     Front ends that name the cell can; `jupyter console` and the widget `Output` cannot, and would never show the
     answer. Headless runs (nbclient, nbconvert, papermill) say that nobody can answer a prompt.
     """
-    parent: Callable[[], Mapping[str, Any]] = getattr(shell, "get_parent", dict[str, Any])  # a kernel's shell has one
-    request = parent()
+    request: Mapping[str, Any] = getattr(shell, "get_parent", dict[str, Any])()  # a kernel's shell has one
     asked = "cellId" in request.get("metadata", {}) and request.get("content", {}).get("allow_stdin") is True
-    return asked and request["header"]["msg_id"] not in _taken_by_widgets()
-
-
-def _taken_by_widgets() -> set[str]:
-    """The requests whose output goes to a widget; it has no public list that costs little."""
+    # there is no public list of widgets that costs little
     widgets: Mapping[str, object] = getattr(sys.modules.get("ipywidgets.widgets.widget"), "_instances", {})
-    return {getattr(widget, "msg_id", "") for widget in [*widgets.values()]}
+    return asked and request["header"]["msg_id"] not in {getattr(w, "msg_id", "") for w in [*widgets.values()]}

@@ -17,12 +17,11 @@ class _Cell(threading.local):
     """What the running cell has done with its results, by their ids; a subshell's cell has its own thread."""
 
     def __init__(self) -> None:
-        self.shown = dict[str, object]()  # with what a capturing publisher has kept of it
-        self.hidden = set[str]()
+        self.begin()
 
     def begin(self, _info: object = None) -> None:
-        self.shown.clear()
-        self.hidden.clear()
+        self.shown = dict[str, list[object]]()  # with what a capturing publisher has kept of it
+        self.hidden = set[str]()
 
 
 class ShowOnce:
@@ -44,23 +43,23 @@ class ShowOnce:
 
     def was_shown(self, result: ToolResult) -> None:
         """The running cell has shown this result."""
-        captured = self._captured()
-        self._cell.shown[result.execution_id] = captured[-1] if captured else None
+        self._cell.shown[result.execution_id] = self._captured()[-1:]
 
     def was_hidden(self, result: ToolResult, *, whole_cell: bool) -> None:
         """The running cell was told to show nothing of this result; `whole_cell`: it has no other statement."""
         if whole_cell:
-            self._cell.shown[result.execution_id] = None
+            self._cell.shown[result.execution_id] = []
         else:
             self._cell.hidden.add(result.execution_id)
 
     def _echo(self, result: ToolResult) -> None:
         """Stand in for IPython's display of a result; NotImplementedError is its sign to display as usual."""
         shown, key = self._cell.shown, result.execution_id
-        if key not in shown and (key not in self._cell.hidden or self._is_named(result)):
+        named = any(value is result for name, value in self._shell.user_ns.items() if not name.startswith("_"))
+        if key not in shown and (key not in self._cell.hidden or named):
             raise NotImplementedError
-        if (entry := shown.get(key)) and entry in (captured := self._captured()):
-            captured.remove(entry)  # a capturing hook keeps something of each echo: let that be the one copy
+        if (kept := shown.get(key)) and kept[0] in (captured := self._captured()):
+            captured.remove(kept[0])  # a capturing hook keeps something of each echo: let that be the one copy
             raise NotImplementedError
         if self._shell.displayhook.is_active:
             print(repr(result).partition("\n")[0])  # noqa: T201 - behind the Out[n]: of a terminal
@@ -68,6 +67,3 @@ class ShowOnce:
     def _captured(self) -> list[object]:
         """What a capturing publisher has kept until now."""
         return getattr(self._shell.display_pub, "outputs", [])
-
-    def _is_named(self, result: ToolResult) -> bool:
-        return any(value is result for name, value in self._shell.user_ns.items() if not name.startswith("_"))

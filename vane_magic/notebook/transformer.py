@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import re
 import tokenize
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
 
 from IPython.core.error import UsageError
 from IPython.core.inputtransformer2 import EscapedCommand, MagicAssign, TokenTransformBase
+from IPython.core.interactiveshell import InteractiveShell
 
 from vane_magic.notebook.options import MAGIC, parse
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from tokenize import TokenInfo
-
-    from IPython.core.interactiveshell import InteractiveShell
 
 # A line that ends in \ goes on in the next; the parser of options refuses it then. IPython also splits lines at
 # U+2028 and the like, where no statement ends.
@@ -46,7 +42,7 @@ class VaneStatement(TokenTransformBase):
         self.row, self.column = percent
 
     @classmethod
-    def find(cls, tokens_by_line: Sequence[Sequence[TokenInfo]]) -> VaneStatement | None:
+    def find(cls, tokens_by_line: Sequence[Sequence[tokenize.TokenInfo]]) -> VaneStatement | None:
         """Find the first statement that may be one; what follows it may be tokenised wrongly until it is transformed.
 
         Another magic's, where `transform` declines, is transformed by IPython, and then the search begins anew.
@@ -68,8 +64,7 @@ class VaneStatement(TokenTransformBase):
             its own.
         """
         code = "".join(lines[self.row :])
-        found = _STATEMENT.match(code, self.column)
-        if not found:
+        if not (found := _STATEMENT.match(code, self.column)):
             raise SyntaxError
         call = f"get_ipython().run_line_magic({MAGIC!r}, {found['text']!r}){';' if _hides(found['text']) else ''}\n"
         return [*lines[: self.row], code[: self.column] + call, *code[found.end() :].splitlines(keepends=True)]
