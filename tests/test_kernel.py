@@ -328,5 +328,10 @@ def test_nbclient_stores_one_copy_and_stops_at_a_raised_error(
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     with pytest.raises(nbclient.exceptions.CellExecutionError, match="UpstreamSearchError"):
         nbclient.NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+    card, error = notebook.cells[4].outputs
+    assert "Usual causes" in " ".join(card.data["text/plain"].split())
+    assert error.evalue.endswith("UPSTREAM_SEARCH_ERROR: see the card above.")
+    assert error.evalue == " ".join(error.traceback).partition(": ")[2].replace("\n", " ")
+    assert "Usual causes" not in error.evalue
     stored = [[output.output_type for output in cell.outputs] for cell in notebook.cells]
     assert stored == [[], ["display_data"], ["display_data"], [], ["display_data", "error"], []]

@@ -239,6 +239,19 @@ def test_without_a_question_the_settings_and_their_origins_are_shown(
     assert vane.connections == 0
 
 
+@pytest.mark.parametrize(
+    "cell", ["%vane --help", "%vane -h", "%vane -m speed --help what is it?", "%%vane --help\nwhat is it?"]
+)
+def test_help_is_shown_where_it_is_asked_for_as_in_a_shell(
+    notebook: Notebook, vane: ScriptedServer, lock_path: Path, cell: str
+) -> None:
+    """The same as the bare magic's; nothing is asked, and no socket opened."""
+    bare = notebook.run("%vane").out
+    assert "%vane [options] question" in bare
+    assert notebook.run(cell).out == bare
+    assert (vane.connections, lock_path.exists()) == (0, False)
+
+
 def test_a_bad_setting_is_shown_by_the_bare_magic_too(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the place it comes from."""
     monkeypatch.setenv("VANE_MODE", "fast")
@@ -253,6 +266,8 @@ def test_a_bad_setting_is_shown_by_the_bare_magic_too(notebook: Notebook, monkey
         ("%vane --mod speed what is it", "--mode"),
         ("%vane what is it --mode speed", "--mode speed"),
         ("%vane -n 0 what is it", "whole number"),
+        ("%vane \N{EM DASH}mode speed what is it?", "did you mean --mode?"),
+        ("%vane --local-docs / what is it?", "VaneMagics.local_docs"),
     ],
 )
 def test_a_mistaken_option_is_answered_with_the_fix(
@@ -275,6 +290,7 @@ def test_help_explains_with_examples_and_every_option(notebook: Notebook, vane: 
     assert text.splitlines()[0].endswith(".")
     assert text.count("In [") == 3
     assert "--max-sources" in text
+    assert "%config VaneMagics.local_docs" in text
     assert "must be the first line" in text
     assert vane.connections == 0
 
@@ -347,10 +363,27 @@ def test_on_error_raise_shows_the_card_once_and_stops_the_cell(notebook: Noteboo
     assert shown.error.result is notebook.last
     assert pickle.loads(pickle.dumps(shown.error)).message == shown.error.message
     assert "went on" not in shown.out
+    what, cause, hint = notebook.last.run.failure
     card, _, trace = shown.out.partition("VaneServiceUnavailable: ")
     assert card.count("VANE_SERVICE_UNAVAILABLE") == 1
-    assert len(trace.strip().splitlines()) == 2
-    assert notebook.run("%vane -q what is it?", fails=True).out.startswith("VaneServiceUnavailable: ")
+    assert hint.split()[0] in card
+    assert trace.strip().splitlines() == [what, "VANE_SERVICE_UNAVAILABLE: see the card above."]
+    assert str(shown.error) == f"{what} VANE_SERVICE_UNAVAILABLE: see the card above."
+    with pytest.raises(VaneServiceUnavailable) as raised:
+        notebook.last.raise_for_error()
+    assert str(raised.value) == " ".join(part for part in (what, cause, hint) if part)
+
+
+def test_a_quiet_call_that_raises_tells_all_in_its_traceback(notebook: Notebook, lock_path: Path) -> None:
+    """There is no card to look at."""
+    with closed_port() as port:
+        point_at(notebook, f"http://127.0.0.1:{port}", lock_path)
+        notebook.config(on_error="raise")
+        shown = notebook.run("%vane -q what is it?", fails=True)
+    assert shown.out.startswith("VaneServiceUnavailable: ")
+    assert notebook.last.error
+    assert str(shown.error) == notebook.last.error.message
+    assert "see the card" not in shown.out
 
 
 def test_a_bad_on_error_in_the_environment_is_a_failed_result(
@@ -407,6 +440,26 @@ def test_a_bad_value_is_refused_when_it_is_assigned(
     notebook.config(**{name: value})
     assert told in caplog.text
     assert getattr(notebook.magics, name) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "taken", "refused", "told"),
+    [
+        (None, 60, 99, "timeout is 99 s, above the 60 s of quality mode"),
+        ("quality", 60, 60.5, "timeout is 60.5 s, above the 60 s of quality mode"),
+        ("balanced", 30, 31, "timeout is 31 s, above the 30 s of balanced mode"),
+        ("speed", 10, 30, "timeout is 30 s, above the 10 s of speed mode"),
+    ],
+)
+def test_a_timeout_that_no_question_could_have_is_refused_when_it_is_assigned(
+    notebook: Notebook, caplog: pytest.LogCaptureFixture, *, mode: str | None, taken: float, refused: float, told: str
+) -> None:
+    """In the words of a question's refusal; without a mode of %config, a call may choose the slowest."""
+    notebook.config(mode=mode, timeout=taken)
+    notebook.config(timeout=refused)
+    assert told in caplog.text
+    assert "Use a slower mode, or a shorter timeout" in caplog.text
+    assert notebook.magics.timeout == taken
 
 
 def test_an_unknown_setting_is_answered_with_the_near_one(notebook: Notebook) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -90,6 +91,8 @@ def test_options_before_the_question_give_settings(line: str, settings: dict[str
         ("-e q", "expand", True),
         ("--expand q", "expand", True),
         ("--local-docs q", "local", True),
+        ("-h q", "help", True),
+        ("--help q", "help", True),
         ("-o answer q", "out", "answer"),
         ("--out=größe q", "out", "größe"),
     ],
@@ -122,6 +125,13 @@ def test_the_other_options_each_set_their_own_field(line: str, field: str, value
         ("what does foo --mode do", "what does foo --mode do"),
         ("what does sed -n", "what does sed -n"),
         ("what does git commit --amend", "what does git commit --amend"),
+        ("what does git --help", "what does git --help"),
+        ("what does sort -h", "what does sort -h"),
+        ("\N{EM DASH}amend what", "\N{EM DASH}amend what"),
+        ("\N{EN DASH}5 C is cold", "\N{EN DASH}5 C is cold"),
+        ("\N{EM DASH} what", "\N{EM DASH} what"),
+        ("-- \N{EN DASH}m what", "\N{EN DASH}m what"),
+        ("what is \N{EN DASH}m for", "what is \N{EN DASH}m for"),
         ("what is a;b", "what is a;b"),
         ("what is ;;", "what is ;"),
         (" what ", "what"),
@@ -163,7 +173,15 @@ def test_the_question_is_the_rest_as_typed(line: str, question: str) -> None:
         ("--max 5 q", ["there is no option '--max'"]),
         ("--amend what is it", ["there is no option '--amend'", "Put -- before a question", "%vane -- --amend"]),
         ("-x q", ["there is no option '-x'\n"]),
-        ("--help", ["there is no option '--help'\n", "%vane? explains the options"]),
+        (
+            "\N{EN DASH}m quality q",
+            ["there is no option '\N{EN DASH}m'; did you mean -m?", "%vane? explains the options"],
+        ),
+        ("\N{EM DASH}mode quality q", ["there is no option '\N{EM DASH}mode'; did you mean --mode?"]),
+        ("-q \N{EN DASH}mode=quality q", ["there is no option '\N{EN DASH}mode'; did you mean --mode=quality?"]),
+        ("\N{EN DASH}\N{EN DASH}quiet q", ["did you mean --quiet?"]),
+        ("\N{EN DASH}n5 q", ["did you mean -n5?"]),
+        ("--local-docs=papers q", ["--local-docs takes no value", "%config VaneMagics.local_docs", "VANE_LOCAL_DOCS"]),
         ("-is it cold", ["there is no option '-is'"]),
         ("-out r q", ["there is no option '-out'; did you mean --out?"]),
         ("what is \\", ["ends in a \\", "%%vane", "write a blank after it"]),
@@ -199,6 +217,34 @@ def test_an_option_after_the_question_is_refused(line: str, option: str) -> None
     assert "%vane -- " in message
     question = line.removeprefix("-m speed ").strip().removesuffix(";")
     assert parse(f"-- {question}").question == question
+
+
+@pytest.mark.parametrize("folder", ["./papers", "papers", "~/papers", "{home}/papers", "'{home}/my papers'", "."])
+def test_a_folder_after_local_docs_is_refused_with_its_right_place(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would have been the question's first word; with -- before it, it is, and so it is in a cell's body."""
+    for name in ("papers", "my papers"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    typed = folder.format(home=tmp_path)
+    for line, body in (("--local-docs", None), ("--local-docs -m speed", None), ("--local-docs", "and what is that?")):
+        message = refusal(f"{line} {typed} what is it?", body)
+        assert typed.strip("'")[:60] in message
+        assert 'set by %config VaneMagics.local_docs = "…" or VANE_LOCAL_DOCS' in message
+    question = f"{typed} what is it?"
+    assert parse(f"--local-docs -- {question}").question == question
+    assert parse("--local-docs", question).question == question
+    assert parse(f"-q {question}").question == question
+
+
+@pytest.mark.parametrize(
+    "word", ["x" * 5_000, "\0", "~nobody-of-that-name/x", '""', "\N{CJK UNIFIED IDEOGRAPH-4E00}" * 300]
+)
+def test_a_first_word_that_can_be_no_path_is_the_questions(word: str) -> None:
+    """The file system's complaints about it are nobody's business."""
+    assert parse(f"--local-docs {word} what").question == f"{word} what"
 
 
 def test_a_cells_body_is_the_question() -> None:
@@ -320,6 +366,7 @@ def test_the_help_names_every_option() -> None:
         assert option.signature in usage()
         assert option.signature in option_help()
     assert "speed, balanced, quality" in option_help()
+    assert "%config VaneMagics.local_docs" in option_help()
 
 
 def test_the_options_are_the_settings_own() -> None:

@@ -24,6 +24,7 @@ from servers.scripted import (
     events,
     hang,
     head,
+    reply,
     sleep,
     source,
 )
@@ -132,6 +133,17 @@ def test_ctrl_c_ends_it_with_one_line(shared: Terminal, ask: Callable[..., Scrip
     assert server.searches[0].left.wait(1)
     assert not lock_path.exists()
     assert "Turbines turn" in shared.run("print(_vane.answer)")
+
+
+def test_a_raised_error_refers_to_its_card(shared: Terminal, ask: Callable[..., ScriptedServer]) -> None:
+    """In two lines that do not tell it all again."""
+    ask(reply(500))
+    shared.config(on_error="raise")
+    text = shared.run("%vane what is it?")
+    shared.config(on_error="show")
+    assert text.count("Usual causes") == 1
+    assert text.splitlines()[-2].startswith("UpstreamSearchError: ")
+    assert text.splitlines()[-1] == "UPSTREAM_SEARCH_ERROR: see the card above."
 
 
 def test_help_is_shown(shared: Terminal) -> None:

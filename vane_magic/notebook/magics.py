@@ -10,10 +10,12 @@ from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from functools import partial
 from inspect import cleandoc
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from IPython.core import magic
 from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from traitlets import Bunch, observe
 
 from vane_magic.core.errors import Interrupted, VaneError
 from vane_magic.core.settings import SETTINGS, Layer, Settings, environment
@@ -23,8 +25,6 @@ from vane_magic.notebook.shown import ShowOnce
 from vane_magic.notebook.traits import DEFAULTS, Value, in_words
 
 if TYPE_CHECKING:
-    from IPython.core.interactiveshell import InteractiveShell
-
     from vane_magic.core.contract import ToolResult
     from vane_magic.diagnosis import Diagnosis
     from vane_magic.notebook.form import Form
@@ -40,7 +40,8 @@ class VaneMagics(magic.Magics):
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._session: Session | None = None
-        self._config: dict[str, object] = {}
+        self._values: dict[str, object] = {}
+        self._layer = Layer("%config VaneMagics.{name}", self._values)
         self.once = ShowOnce(shell)
         self._shell: Any = shell
         super().__init__(self._shell)  # pyright: ignore[reportUnknownMemberType] - likewise
@@ -72,14 +73,20 @@ class VaneMagics(magic.Magics):
         %vane alone shows the settings and where each comes from; %config VaneMagics lists and changes them.
         """
         asked = parse(line, cell)
-        if not asked.question:
-            missing = "No question was given, so nothing was asked.\n\n" if line.strip() else ""
+        if asked.help or not asked.question:
+            missing = "" if asked.help or not line.strip() else "No question was given, so nothing was asked.\n\n"
             print(missing + self._overview())  # noqa: T201 - that is what was asked for
             return None
+        if self._session is None:
+            from vane_magic.notebook.session import Session  # noqa: PLC0415 - heavy, and not needed for loading
+
+            self._session = Session(self._shell, self._layer, self.once)
         names = ChainMap(dict(local_ns or {}), self._shell.user_ns)
         try:
-            return self._open().ask(asked, names, whole_cell=cell is not None)
+            return self._session.ask(asked, names, whole_cell=cell is not None)
         except (KeyboardInterrupt, VaneError) as raised:
+            if isinstance(raised, VaneError) and not asked.quiet:  # the card has been shown
+                raised.cause, raised.hint = "", f"{raised.code}: see the card above."
             raised._render_traceback_ = partial(_two_lines, raised)  # pyright: ignore[reportAttributeAccessIssue] - IPython's hook
             raise
 
@@ -95,7 +102,7 @@ class VaneMagics(magic.Magics):
             raise UsageError(f"%{MAGIC}_doctor takes --deep or nothing, not {option[:80]}")
         from vane_magic.diagnosis import diagnose  # noqa: PLC0415 - heavy, and not needed for loading
 
-        return diagnose(deep=bool(option), layers=(self._layer(),))
+        return diagnose(deep=bool(option), layers=(self._layer,))
 
     @magic.line_magic  # pyright: ignore[reportUnknownMemberType, reportUntypedFunctionDecorator] - likewise
     def vane_form(self, line: str = "") -> Form:
@@ -118,34 +125,24 @@ class VaneMagics(magic.Magics):
         if self._session:
             self._session.close()
 
-    def _open(self) -> Session:
-        """What is kept between questions, with the traits' present values."""
-        from vane_magic.notebook.session import Session  # noqa: PLC0415 - heavy, and not needed for loading
-
-        config = self._layer()
-        if self._session is None:
-            self._session = Session(self._shell, config, self.once)
-        return self._session
-
-    def _layer(self) -> Layer:
-        self._config.update({name: cast("object", getattr(self, name)) for name in SETTINGS})
-        return Layer("%config VaneMagics.{name}", self._config)
+    @observe(*SETTINGS)
+    def _keep(self, change: Bunch) -> None:
+        """Keep the layer of ``%config`` at the traits' present values."""
+        self._values[change.name] = change.new
 
     def _overview(self) -> str:
         """The settings with their origins, and five lines of help."""
         try:
-            settings = Settings.resolve(self._layer(), environment(), DEFAULTS)
+            found = Settings.resolve(self._layer, environment(), DEFAULTS)
+            rows = [f"{name:<16} {in_words(getattr(found, name)):<30}  {found.origins[name]}" for name in SETTINGS]
         except VaneError as error:
-            return f"{error.message}\n\n{usage()}"
-        table = "\n".join(
-            f"{name:<16} {in_words(getattr(settings, name)):<30}  {settings.origins[name]}" for name in SETTINGS
-        )
-        return f"{table}\n\n{usage()}"
+            rows = [error.message]
+        return "\n".join([*rows, "", usage()])
 
 
-def load(shell: InteractiveShell) -> None:
-    """Register everything with a shell, once however often this is called."""
-    unload(shell)
+def load_ipython_extension(shell: InteractiveShell) -> None:
+    """Register the magics; called by ``%load_ext vane_magic``, and once however often it is called."""
+    unload_ipython_extension(shell)
     magics = VaneMagics(shell)
     shell.register_magics(magics)  # pyright: ignore[reportUnknownMemberType] - likewise
     magics.once.install()
@@ -154,11 +151,10 @@ def load(shell: InteractiveShell) -> None:
     atexit.register(magics.close)
 
 
-def unload(shell: InteractiveShell) -> None:
-    """Take back what `load` has registered; the results stay the user's."""
+def unload_ipython_extension(shell: InteractiveShell) -> None:
+    """Take back everything that loading registered; called by ``%unload_ext vane_magic``. The results stay."""
     manager: Any = shell.magics_manager
-    magics = manager.registry.pop(VaneMagics.__name__, None)
-    if magics is None:
+    if not (magics := manager.registry.pop(VaneMagics.__name__, None)):
         return
     for kind, names in magics.magics.items():
         for name in names:
@@ -175,7 +171,6 @@ def _two_lines(raised: BaseException) -> list[str]:
     """A traceback of two lines: what failed, and what is to be done; the way through this package helps nobody."""
     if isinstance(raised, VaneError):
         return [f"{type(raised).__name__}: {raised.what}", raised.hint or raised.cause]
-    if not isinstance(raised, Interrupted):
-        return ["Interrupted."]
-    cause = raised.result.run.failure[1]
-    return [f"Interrupted; _vane has what had come. {cause}".rstrip()]
+    if isinstance(raised, Interrupted):
+        return [f"Interrupted; _vane has what had come. {raised.result.run.failure[1]}".rstrip()]
+    return ["Interrupted."]

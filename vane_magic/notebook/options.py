@@ -6,9 +6,10 @@ So the scan stops at the first word that is no option, and never looks into the 
 
 from __future__ import annotations
 
+import os
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from keyword import iskeyword
 from typing import Final, NamedTuple
@@ -68,8 +69,7 @@ class Option(NamedTuple):
         near = get_close_matches(value[:80], self.row.choices, n=1)
         if self.row.name == "mode":
             near = near or [f"--model {value[:80]}"]
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise UsageError(f"{self.names[-1]} must be {self.row.expected}, not {shown(value)}{hint}")
+        raise UsageError(f"{self.names[-1]} must be {self.row.expected}, not {shown(value)}{_did_you_mean(near)}")
 
 
 def _identifier(value: object) -> str:
@@ -82,6 +82,7 @@ def _flag(name: str, help_: str) -> Setting:
     return Setting(name, None, str, "given", help_)
 
 
+_FOLDERS: Final = 'its folders are set by %config VaneMagics.local_docs = "…" or VANE_LOCAL_DOCS'
 _SCOPE: Final = SETTINGS["scope"]._replace(expected=f"{SETTINGS['scope'].expected}, joined by commas without blanks")
 _OUT: Final = Setting("out", None, _identifier, "a name that Python can bind", "also bind the result to this name")
 OPTIONS: Final = (
@@ -95,7 +96,8 @@ OPTIONS: Final = (
     Option(("-o", "--out"), "NAME", _OUT),
     Option(("-q", "--quiet"), "", _flag("quiet", "show nothing; the result is in _vane")),
     Option(("-e", "--expand"), "", _flag("expand", "fill in {name} for names that exist")),
-    Option(("--local-docs",), "", _flag("local", "ask the local-documents engine instead of Vane")),
+    Option(("--local-docs",), "", _flag("local", f"ask the local-documents engine instead of Vane; {_FOLDERS}")),
+    Option(("-h", "--help"), "", _flag("help", "show the settings and a short help, and ask nothing")),
 )
 BY_NAME: Final[Mapping[str, Option]] = {name: option for option in OPTIONS for name in option.names}
 _TOUCHING: Final = {"-m", "-n", "-s", "-w"}  # as in -n5: no word is a right value of these by chance
@@ -120,15 +122,18 @@ class Asked(NamedTuple):
         Whether the last answer goes before the question.
     local
         Whether the local-documents engine is to answer.
+    help
+        Whether the help is to be shown, and nothing asked.
     """
 
     question: str
     settings: Mapping[str, object]
-    out: str | None
-    quiet: bool
-    expand: bool
-    continued: bool
-    local: bool
+    out: str | None = None
+    quiet: bool = False
+    expand: bool = False
+    continued: bool = False
+    local: bool = False
+    help: bool = False
 
 
 class Scan(NamedTuple):
@@ -162,15 +167,16 @@ def scan(text: str) -> Scan:
     """
     given: list[tuple[Option, str]] = []
     at = 0
-    while (word := _WORD.match(text, at)) and _LIKE_OPTION.match(word[1]):
+    while word := _WORD.match(text, at):
         if word[1] == "--":
             return Scan(tuple(given), text[word.end() :], ended=True)
         if not (found := _lookup(word[1])):
-            raise _no_option(word[1])
+            _refuse_mistaken(word[1])
+            break
         option, at = found[0], word.start(1) + found[1]
         if not option.metavar:
             if at < word.end():
-                raise UsageError(f"{option.names[-1]} takes no value")
+                raise UsageError(f"{option.names[-1]} takes no value: {option.row.help}")
             given.append((option, ""))
         elif value := _VALUE.match(text, at):
             given.append((option, _value(option, value)))
@@ -205,18 +211,14 @@ def parse(line: str, body: str | None = None) -> Asked:
     found = scan(line.rstrip()[:-1] if semicolon else line)
     if found.awaiting:
         raise _lacks_value(found.awaiting)
+    values = {option.row.name: option.check(value) if option.metavar else True for option, value in found.given}
     if not found.ended:
         _refuse_late_options(found.rest)
-    values = {option.row.name: option.check(value) if option.metavar else True for option, value in found.given}
-    return Asked(
-        question=(found.rest if body is None else f"{found.rest}\n{body}").strip(),
-        settings={name: value for name, value in values.items() if name in SETTINGS},
-        out=str(values["out"]) if "out" in values else None,
-        quiet=semicolon or "quiet" in values,
-        expand="expand" in values,
-        continued="continued" in values,
-        local="local" in values,
-    )
+        if "local" in values:
+            _refuse_folder(found.rest)
+    question = (found.rest if body is None else f"{found.rest}\n{body}").strip()
+    settings = {name: values.pop(name) for name in SETTINGS if name in values}
+    return Asked(question, settings, **{"quiet": semicolon, **values})  # pyright: ignore[reportArgumentType] - the table has these names and types
 
 
 def expand(question: str, namespace: Mapping[str, object]) -> tuple[str, tuple[str, ...]]:
@@ -276,15 +278,23 @@ def _lookup(word: str) -> tuple[Option, int] | None:
     return None
 
 
-def _no_option(word: str) -> UsageError:
-    name = word.partition("=")[0]
-    near = get_close_matches(name[:80], BY_NAME, n=1, cutoff=0.75)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return UsageError(
-        f"there is no option {shown(name)}{hint}\n"
+def _refuse_mistaken(word: str) -> None:
+    """Refuse what looks like an option and is none, also one whose hyphens a word processor has made a dash."""
+    bare = word.lstrip("\N{EN DASH}\N{EM DASH}")
+    near = [typed for typed in (f"-{bare}", f"--{bare}") if bare != word and _lookup(typed)]
+    if _LIKE_OPTION.match(word):
+        near = get_close_matches(word.partition("=")[0][:80], BY_NAME, n=1, cutoff=0.75)
+    elif not near:
+        return
+    raise UsageError(
+        f"there is no option {shown(word.partition('=')[0])}{_did_you_mean(near)}\n"
         f"(%{MAGIC}? explains the options. Put -- before a question that starts with a hyphen:"
         f" %{MAGIC} -- {word[:80]} …)"
     )
+
+
+def _did_you_mean(near: Sequence[str]) -> str:
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _value(option: Option, value: re.Match[str]) -> str:
@@ -303,16 +313,27 @@ def _lacks_value(option: Option) -> UsageError:
 
 def _refuse_late_options(question: str) -> None:
     """Refuse a question that ends in options: whoever typed them meant them to count."""
-    names = [word.start() for word in re.finditer(r"\S+", question) if _lookup(word[0])]
-    tail = question[names[-1] :].rstrip() if names else ""
+    starts = [word.start() for word in re.finditer(r"\S+", question) if _lookup(word[0])]
+    tail = question[starts[-1] :].rstrip() if starts else ""
     try:
         late = scan(tail)
     except UsageError:
         return
     forgotten = late.awaiting and tail.startswith("--")
     complete = late.given and not late.rest and all(option.takes(value) for option, value in late.given)
-    if forgotten or complete:
+    if (forgotten or complete) and tail not in BY_NAME["--help"].names:  # "what does git --help" is a question
         raise UsageError(
             f"{shown(tail)} stands after the question, and options come first: %{MAGIC} {tail[:80]} …\n"
             f"(If it belongs to the question, put -- before the question: %{MAGIC} -- …)"
+        )
+
+
+def _refuse_folder(question: str) -> None:
+    """Refuse a question that begins with a folder: whoever typed it meant its documents."""
+    first = _VALUE.match(question)
+    folder = first and (first["quoted"] or first["bare"])
+    if folder and os.path.isdir(os.path.expanduser(folder)):  # noqa: PTH111, PTH112 - pathlib raises for a long word
+        raise UsageError(
+            f"--local-docs takes no folder, and {shown(folder)} is one; {_FOLDERS}\n"
+            f"(If it belongs to the question, put -- before the question: %{MAGIC} --local-docs -- …)"
         )

@@ -5,11 +5,13 @@ Heavy, so it is imported by the first question.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, cast
 
 from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
 
 from vane_magic.core.client import VaneClient
 from vane_magic.core.contract import RunDetails, ToolResult, read_trigger
@@ -18,17 +20,8 @@ from vane_magic.core.modes import ErrorCode
 from vane_magic.core.settings import Layer, Settings, environment
 from vane_magic.notebook.live import Live, open_live
 from vane_magic.notebook.options import MAGIC, Asked, expand
+from vane_magic.notebook.shown import ShowOnce
 from vane_magic.notebook.traits import DEFAULTS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from IPython.core.interactiveshell import InteractiveShell
-
-    from vane_magic.localdocs import Service
-    from vane_magic.notebook.shown import ShowOnce
-
-LAST: Final = "_vane"  # the name that always holds the last result
 
 
 class Session:
@@ -49,15 +42,14 @@ class Session:
         self._config = config
         self._once = once
         self.client = VaneClient.of_layers(config, defaults=DEFAULTS)
-        self._local: VaneClient | None = None
-        self._folders: object = None  # that it was started with
+        self._local: dict[object, VaneClient] = {}  # the one of the local-documents engine, by its folders
         self._last: ToolResult | None = None
         self._model_told = False
         self._stack = ExitStack()
 
     def close(self) -> None:
         """Stop what was started."""
-        self._local = None
+        self._local.clear()
         self._stack.close()
 
     def ask(self, asked: Asked, namespace: Mapping[str, object], *, whole_cell: bool) -> ToolResult:
@@ -75,7 +67,11 @@ class Session:
         if asked.continued and self._last is None:
             raise UsageError(f"-c: no %{MAGIC} of this kernel has been answered yet; ask a first question without it.")
         previous = self._last if asked.continued else None
-        question, notes = _expanded(asked, namespace)
+        question, notes = asked.question, list[str]()
+        if asked.expand:
+            question, filled = expand(question, namespace)
+            told = f"Filled in {', '.join(filled)}; sent: {question}"
+            notes.append(told if filled else "-e has filled in nothing: no {name} in the question exists here.")
         if previous:
             notes.append(f"Goes on from: {previous.run.query}")
         live = open_live(self._shell, quiet=asked.quiet)
@@ -93,22 +89,23 @@ class Session:
         else:
             live.end(result.card())
             self._once.was_shown(result)
-        if not result.success and self._raises():
+        on_error = self._config.values.get("on_error") or environment().values.get("on_error")
+        if on_error == "raise":  # a bad value has made the result a failed one
             result.raise_for_error()
         return result
 
     def _research(self, question: str, asked: Asked, previous: ToolResult | None, live: Live) -> ToolResult:
         try:
             query, mode = read_trigger(question, cast("str | None", asked.settings.get("mode")))
-            client = self._local_client(live) if asked.local else self.client
             options = {**asked.settings, "mode": mode}
+            client = self._local_client(options, live) if asked.local else self.client
             return client.research(query, **options, previous=previous, on_progress=live.report)  # pyright: ignore[reportArgumentType] - the table of options has these names and types
         except VaneError as error:
             details = RunDetails(query=question, failure=(error.what, error.cause, error.hint))
             return ToolResult.of_run(details, 0, error=error)
 
     def _bind(self, result: ToolResult, asked: Asked) -> None:
-        self._shell.user_ns[LAST] = result
+        self._shell.user_ns["_vane"] = result
         if asked.out:
             self._shell.user_ns[asked.out] = result
         if result.success:
@@ -126,46 +123,21 @@ class Session:
                 f' c.VaneMagics.chat_model = "{result.run.chat_model}" into {config_file}'
             )
 
-    def _raises(self) -> bool:
-        try:
-            return self._setting("on_error") == "raise"
-        except VaneError:  # the failed result says so
-            return False
-
-    def _setting(self, name: str) -> object:
-        """A setting that the faces read, whatever the others are."""
-        layers = (Layer(layer.label, {name: layer.values.get(name)}) for layer in (self._config, environment()))
-        return getattr(Settings.resolve(*layers), name)
-
-    def _local_client(self, live: Live) -> VaneClient:
+    def _local_client(self, options: Mapping[str, object], live: Live) -> VaneClient:
         """The client of the local-documents engine, which is started anew when its folders change."""
-        folders = self._setting("local_docs")
-        if self._local is None or folders != self._folders:
+        folders = Settings.resolve(Layer("-{name}", options), self._config, environment()).local_docs
+        if folders not in self._local:
+            from vane_magic.localdocs import Service  # noqa: PLC0415 - few ask for it
+
+            def tell(done: int, total: int) -> None:
+                live.report(f"reading local documents, {done:,} of {total:,}")
+
             self.close()
-            self._folders = folders
-            layer = Layer("--local-docs", self._start_service(live).settings)
-            self._local = VaneClient.of_layers(layer, self._config, defaults=DEFAULTS)
-        return self._local
-
-    def _start_service(self, live: Live) -> Service:
-        from vane_magic.localdocs import Service  # noqa: PLC0415 - few ask for it
-
-        folders = [Path(folder) for folder in cast("Sequence[str]", self._folders or ())]
-
-        def tell(done: int, total: int) -> None:
-            live.report(f"reading local documents, {done:,} of {total:,}")
-
-        try:
-            return self._stack.enter_context(Service(folders, on_progress=tell))
-        except (OSError, ValueError) as error:
-            raise ConfigurationError(f"The local documents cannot be served: {error}") from error
-
-
-def _expanded(asked: Asked, namespace: Mapping[str, object]) -> tuple[str, list[str]]:
-    """The question to be sent, and a note of what was filled in."""
-    if not asked.expand:
-        return asked.question, []
-    question, filled = expand(asked.question, namespace)
-    if not filled:
-        return question, ["-e has filled in nothing: no {name} in the question exists here."]
-    return question, [f"Filled in {', '.join(filled)}; sent: {question}"]
+            paths = [Path(folder) for folder in folders or ()]
+            try:
+                service = self._stack.enter_context(Service(paths, on_progress=tell))
+            except (OSError, ValueError) as error:
+                raise ConfigurationError(f"The local documents cannot be served: {error}") from error
+            layer = Layer("--local-docs", service.settings)
+            self._local[folders] = VaneClient.of_layers(layer, self._config, defaults=DEFAULTS)
+        return self._local[folders]

@@ -8,7 +8,8 @@ from typing import Final, cast
 from traitlets import TraitError, TraitType
 
 from vane_magic.core.errors import VaneError
-from vane_magic.core.settings import Layer, Setting
+from vane_magic.core.modes import Mode
+from vane_magic.core.settings import Layer, Setting, Settings
 
 DEFAULTS: Final = Layer("default", {"wait": 70.0})  # a live holder of the GPU lock has let go after 65 s
 
@@ -30,8 +31,10 @@ class Value(TraitType[object, object]):
 
     def validate(self, obj: object, value: object) -> object:
         """Check what is assigned; a bad value in a configuration file is told at the start, and left out."""
+        # a timeout is limited by the mode; where %config sets none, a call may choose the slowest
+        values = {"mode": getattr(obj, "mode", None) or Mode.QUALITY, self._setting.name: value}
         try:
-            return self._setting.check(value)
+            return getattr(Settings.resolve(Layer("VaneMagics.{name}", values)), self._setting.name)
         except VaneError as error:
             if getattr(obj, "started", True):
                 raise TraitError(error.message) from None
