@@ -114,7 +114,9 @@ class Session:
     def _advice(self, result: ToolResult, asked: Asked) -> Iterator[str]:
         """What may help the reader of this result."""
         if result.error and result.error.code == ErrorCode.VANE_SERVICE_UNAVAILABLE and not asked.local:
-            yield f"Without Vane, local documents can be asked: %{MAGIC} --local-docs …"
+            from vane_magic.diagnosis import WITHOUT_VANE  # noqa: PLC0415 - only this failure needs it
+
+            yield WITHOUT_VANE.format(f"%{MAGIC}")
         if result.run.fitting > 1 and not self._model_told:
             self._model_told = True
             config_file = Path(self._shell.profile_dir.location) / "ipython_config.py"
