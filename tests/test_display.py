@@ -42,6 +42,7 @@ def lines(page: StrictHtml) -> list[str]:
         ("Said 【2】.", [(TWO.url, "【2】")]),
         ("Said [1, 9].", [(ONE.url, "1")]),
         ("**Said [2]**\n\n- here [1]\n\n| a [1] |\n|---|", [(TWO.url, "[2]"), (ONE.url, "[1]"), (ONE.url, "[1]")]),
+        ("| a |\n|---|\n| b | beyond the columns [1] |", [(ONE.url, "[1]")]),
         ("Said [9] and [0].", []),
         ("In code `[1]` and\n\n```\n[1]\n```\n\n    [1]", []),
         ("![see [1]](https://evil.example/x.png)", []),
@@ -299,6 +300,21 @@ def test_a_wide_table_is_wrapped_row_by_row() -> None:
     assert Card(text=text).plain(30) == ("name | what it is\nturbine | turns a flow into\npower, in water or in air")
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("- a\n  > b\n  - c\n- d\n\ne", "- a\n  > b\n  - c\n- d\n\ne"),
+        ("- a\n\n  - b\n- c", "- a\n\n  - b\n\n- c"),
+        ("9. a\n10. b  \n    c", "9. a\n10. b\n    c"),
+        ("- # two words", "- two words\n  ---------"),
+        ("> - a\n>\n>   ```\n>   b  c\n>\n>   d\n>   ```", "> - a\n>\n>       b  c\n>\n>       d"),
+    ],
+)
+def test_a_list_is_as_tight_as_its_markdown(text: str, expected: str) -> None:
+    """Blank lines stand in a loose list and not in a tight one; what is nested hangs behind what it stands in."""
+    assert Card(text=text).plain() == expected
+
+
 def test_html_has_the_reading_order_and_structure() -> None:
     """Banner, answer, error, sources as a numbered list, notes, footer; no h1 to h6 that a notebook would list."""
     card = Card(
@@ -487,6 +503,7 @@ def test_an_answer_of_30_kb_is_whole_and_a_longer_one_ends_in_an_ellipsis() -> N
     assert " …\n" in cut.plain()
     assert " …</p>" in cut.html()
     assert stored_size(*cut.mimebundle()) < 100_000
+    assert "30,000 of its 40,000 characters are shown" in Card(text="x" * 40_000).plain()
 
 
 def test_a_terminal_prints_all() -> None:
