@@ -54,7 +54,6 @@ _FINE: Final = "font-size:.85em;opacity:.75"
 _SECTION: Final = f"margin:1.2em 0 0;padding:.7em 0 0;border-top:{_RULE};font-size:.92em"
 _LABEL: Final = f"{_FINE};font-weight:600"
 _NOTES: Final = f"{_LIST};{_FINE}"
-_FOOTER: Final = "margin:.9em 0 0;font-size:.8em;opacity:.7"
 _TAIL: Final = "margin:.4em 0 0;white-space:pre-wrap"
 _STATES: Final = {"ok": "#4a9a5f", "warning": "#d9902f", "broken": "#d9534f"}
 
@@ -67,7 +66,7 @@ def page(card: Card, answer: str) -> str:
         _error(card),
         _sources(card.sources),
         _element("ul", "".join(f"<li>{inert(note)}</li>" for note in card.notes), _NOTES, aria_label="Notes"),
-        _line(_FOOTER, " · ".join(card.footer)),
+        _line(_FINE, " · ".join(card.footer)),
     )
 
 

@@ -94,8 +94,7 @@ def _blocks(tokens: Iterable[Token], width: int) -> Iterator[str]:
                 yield "\n".join(_wrap(line, width) for line in _words(token).split("\n"))
             case "heading_open":
                 text = "".join(_blocks(inner, width))
-                line = "-" * min(len(text.split("\n")[-1]), width)
-                yield f"{text}\n{line}"
+                yield f"{text}\n" + "-" * len(text.split("\n")[-1])
             case "blockquote_open":
                 yield "> " + "\n\n".join(_blocks(inner, width - 2)).replace("\n", "\n> ")
             case "bullet_list_open" | "ordered_list_open":

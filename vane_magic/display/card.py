@@ -18,8 +18,6 @@ _ANSWER: Final = 30_000  # bytes of text, before markup
 _PARSED: Final = 200_000  # characters; a longer answer is printed in its Markdown
 _LIMITS: Final = {"banner": 600, "error": 1500, "cause": 1500, "hint": 1500, "code": 100}  # bytes of HTML
 _LIVE: Final = 4000  # characters
-_MAX_NOTES: Final = 10
-_MAX_FACTS: Final = 12
 
 
 class CardSource(NamedTuple):
@@ -147,10 +145,10 @@ def _shorten_fields(card: Card, width: int) -> Card:
             break
         listed.append(short)
     fields = {name: shorten(getattr(card, name), limit) for name, limit in _LIMITS.items()}
-    notes = [shorten(note, 600) for note in card.notes[:_MAX_NOTES]]
+    notes = [shorten(note, 600) for note in card.notes[:10]]
     if len(listed) < len(card.sources):
         notes.append(f"{len(listed)} of {len(card.sources)} sources are shown; .sources holds all of them.")
-    footer = tuple(shorten(fact, 150) for fact in card.footer[:_MAX_FACTS])
+    footer = tuple(shorten(fact, 150) for fact in card.footer[:12])
     return replace(card, text=clean(card.text), sources=tuple(listed), notes=tuple(notes), footer=footer, **fields)
 
 

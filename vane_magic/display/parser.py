@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # see _parser
     from markdown_it.token import Token
 
 _DEPTH: Final = 12
-_PIPE: Final = re.compile(r"(?<!\\)\|")
 
 
 def parse(text: str) -> list[Token]:
@@ -46,8 +45,8 @@ def _parser() -> MarkdownIt:
     """
     from markdown_it import MarkdownIt  # noqa: PLC0415 - see above
 
-    nesting = _DEPTH + 3  # more than a list more, which is two levels
-    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": nesting}).enable(["table", "strikethrough"])
+    # The library may go deeper than we do by more than a list, which is two levels.
+    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": _DEPTH + 3}).enable(["table", "strikethrough"])
     parser.disable("reference")  # a line "[1]: https://elsewhere" must not take over citation 1
     # Addresses are taken as they stand: one strict pattern of ours judges them later.
     parser.validateLink = lambda url: True  # noqa: ARG005 - the library's signature
@@ -82,7 +81,7 @@ def _keep_surplus_cells(state: StateCore) -> None:
 
 
 def _split_row(line: str) -> list[str]:
-    cells = _PIPE.split(line.lstrip(" \t>").rstrip())
+    cells = re.split(r"(?<!\\)\|", line.lstrip(" \t>").rstrip())
     return cells[not cells[0] : len(cells) - (not cells[-1])]
 
 

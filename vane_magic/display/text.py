@@ -62,8 +62,8 @@ def clean(text: str, *, newlines: bool = True) -> str:
 
 
 def _judge(found: re.Match[str]) -> str:
-    needed = re.compile(_NEEDED)  # not before a text has such signs: it takes as long as all the other patterns
-    return found[0] if needed.match(found.string, found.start()) else "\ufffd"
+    # Compiled, and kept by re, when a text first has such signs: it takes as long as all the other patterns.
+    return found[0] if re.compile(_NEEDED).match(found.string, found.start()) else "\ufffd"
 
 
 def inert(text: str) -> str:
