@@ -219,7 +219,7 @@ def test_an_option_after_the_question_is_refused(line: str, option: str) -> None
     assert parse(f"-- {question}").question == question
 
 
-@pytest.mark.parametrize("folder", ["./papers", "papers", "~/papers", "{home}/papers", "'{home}/my papers'", "."])
+@pytest.mark.parametrize("folder", ["./papers", "papers/", "~/papers", "{home}/papers", "'{home}/my papers'", "."])
 def test_a_folder_after_local_docs_is_refused_with_its_right_place(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +237,7 @@ def test_a_folder_after_local_docs_is_refused_with_its_right_place(
     assert parse(f"--local-docs -- {question}").question == question
     assert parse("--local-docs", question).question == question
     assert parse(f"-q {question}").question == question
+    assert parse("--local-docs papers what for?").question == "papers what for?"  # a word like any other
 
 
 @pytest.mark.parametrize(

@@ -329,10 +329,14 @@ def _refuse_late_options(question: str) -> None:
 
 
 def _refuse_folder(question: str) -> None:
-    """Refuse a question that begins with a folder: whoever typed it meant its documents."""
+    """Refuse a question that begins with a folder's path: whoever typed it meant its documents.
+
+    A plain word may name a folder by chance, as "docs" does.
+    """
     first = _VALUE.match(question)
-    folder = first and (first["quoted"] or first["bare"])
-    if folder and os.path.isdir(os.path.expanduser(folder)):  # noqa: PTH111, PTH112 - pathlib raises for a long word
+    folder: str = (first and (first["quoted"] or first["bare"])) or ""
+    is_path = folder.startswith((".", "~")) or "/" in folder or os.sep in folder
+    if is_path and os.path.isdir(os.path.expanduser(folder)):  # noqa: PTH111, PTH112 - pathlib raises for a long word
         raise UsageError(
             f"--local-docs takes no folder, and {shown(folder)} is one; {_FOLDERS}\n"
             f"(If it belongs to the question, put -- before the question: %{MAGIC} --local-docs -- …)"
