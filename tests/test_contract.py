@@ -6,7 +6,6 @@ import copy
 import hashlib
 import json
 import pickle
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -14,20 +13,12 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vane_magic.core.contract import (
-    RunDetails,
-    Source,
-    ToolData,
-    ToolResult,
-    Turn,
-    VaneSkillInput,
-    content_hash,
-    read_trigger,
-)
+import vane_magic
+from vane_magic.core.contract import RunDetails, Source, ToolData, ToolResult, Turn, VaneSkillInput, content_hash
 from vane_magic.core.errors import ERROR_TYPES, ExecutionTimeout, InternalError, InvalidInput, VaneError
 from vane_magic.core.modes import ErrorCode, Mode
 
-SCHEMA = json.loads((Path(__file__).parent.parent / "vane_magic" / "contract" / "vane_skill_input.schema.json").read_text())
+SCHEMA = vane_magic.tool_schema()["input"]
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 SOURCE = Source(source_id="1", title="T", url="https://a.example/1", snippet_preview="S")
 
@@ -94,63 +85,6 @@ def test_a_question_is_trimmed_and_otherwise_kept() -> None:
     """Three code points beyond the Basic Multilingual Plane are three characters."""
     assert VaneSkillInput(query="  what's  6'2\"? \n").query == "what's  6'2\"?"
     assert VaneSkillInput(query="🦊🦊🦊").query == "🦊🦊🦊"
-
-
-@pytest.mark.parametrize("mode", list(Mode))
-@pytest.mark.parametrize("end", [".", "", ".\n"])
-def test_the_trigger_sentence_gives_question_and_mode(mode: Mode, end: str) -> None:
-    """The specification's sentence, its final period optional."""
-    text = f"Perform air-gapped web research for query: what is TCP? using local Vane in {mode} mode{end}"
-    assert VaneSkillInput.from_trigger(text) == VaneSkillInput(query="what is TCP?", mode=mode)
-
-
-def test_the_last_words_of_the_trigger_sentence_count() -> None:
-    """A question may quote the sentence."""
-    inner = "Perform air-gapped web research for query: x using local Vane in speed mode."
-    found = VaneSkillInput.from_trigger(
-        f"Perform air-gapped web research for query: {inner} using local Vane in quality mode."
-    )
-    assert found is not None
-    assert (found.query, found.mode) == (inner, Mode.QUALITY)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Please: Perform air-gapped web research for query: abc using local Vane in speed mode.",
-        "Perform air-gapped web research for query: abc using local Vane in fast mode.",
-        "Perform air-gapped web research for query: abc using local Vane in speed mode. Thanks",
-        "what is TCP?",
-    ],
-)
-def test_only_the_whole_sentence_triggers(text: str) -> None:
-    """Everything else is a question as it stands."""
-    assert VaneSkillInput.from_trigger(text) is None
-    assert read_trigger(text, "speed") == (text, "speed")
-
-
-def test_a_trigger_sentence_with_another_explicit_mode_is_refused() -> None:
-    """Neither of the two wins in silence."""
-    text = "Perform air-gapped web research for query: abc using local Vane in speed mode."
-    assert read_trigger(text, None) == ("abc", "speed")
-    assert read_trigger(text, "speed") == ("abc", "speed")
-    with pytest.raises(InvalidInput, match="asks for speed mode, the call for quality"):
-        read_trigger(text, "quality")
-    with pytest.raises(InvalidInput, match="too short"):
-        read_trigger(text.replace("abc", "ab"), None)
-
-
-@given(TEXT, st.sampled_from(list(Mode)))
-def test_any_question_survives_the_trigger_sentence(query: str, mode: Mode) -> None:
-    """Also one that holds parts of the sentence, and line ends."""
-    text = f"Perform air-gapped web research for query: {query} using local Vane in {mode} mode."
-    try:
-        expected = VaneSkillInput.parse({"query": query, "mode": mode})
-    except InvalidInput:
-        with pytest.raises(InvalidInput):
-            VaneSkillInput.from_trigger(text)
-    else:
-        assert VaneSkillInput.from_trigger(text) == expected
 
 
 # Output ---

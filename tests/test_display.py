@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from textwrap import dedent
 
 import nbformat
@@ -364,7 +363,7 @@ def test_an_answer_comes_before_its_error() -> None:
     assert lines(show(card)) == ["Stopped.", "Half an", "Likely cause: Slow.", "EXECUTION_TIMEOUT"]
     assert card.plain() == "Stopped.\n\nHalf an\n\nLikely cause: Slow.\nEXECUTION_TIMEOUT"
     assert Card(text=" \n", error="Stopped.").html() == Card(error="Stopped.").html()
-    both = replace(card, banner="Thin line.")
+    both = card._replace(banner="Thin line.")
     assert lines(show(both))[:3] == ["Thin line.", "Half an", "Stopped."]
 
 

@@ -30,6 +30,7 @@ from vane_magic.core.contract import ToolResult, VaneSkillInput
 from vane_magic.core.errors import ERROR_TYPES, InvalidInput
 from vane_magic.core.gpu_lock import GpuLock
 from vane_magic.core.modes import ErrorCode, Mode
+from vane_magic.trigger import read_trigger
 
 SKILL = (ROOT / "SKILL.md").read_text(encoding="utf-8")
 SCHEMA = vane_magic.tool_schema()
@@ -72,8 +73,7 @@ def test_the_skills_trigger_is_understood() -> None:
     """The sentence, with its placeholders filled in, is the question and the mode."""
     (sentence,) = re.findall(r"^> (Perform .*)$", SKILL, re.MULTILINE)
     filled = sentence.replace("`<query>`", QUESTION).replace("`<speed|balanced|quality>`", "speed")
-    asked = VaneSkillInput.from_trigger(filled)
-    assert asked == VaneSkillInput(query=QUESTION, mode=Mode.SPEED)
+    assert read_trigger(filled, None) == (QUESTION, "speed")
 
 
 def test_the_wheel_ships_the_pages(tmp_path: Path) -> None:

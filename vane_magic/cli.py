@@ -8,18 +8,18 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Final, TextIO, cast
 
 from vane_magic.core.client import VaneClient
-from vane_magic.core.contract import RunDetails, ToolResult, VaneSkillInput, read_trigger
+from vane_magic.core.contract import RunDetails, ToolResult, VaneSkillInput
 from vane_magic.core.errors import ConfigurationError, Interrupted, InvalidInput, VaneError
 from vane_magic.core.modes import ErrorCode
 from vane_magic.core.settings import SETTINGS, Layer, Settings, environment
 from vane_magic.core.vane_api import DOCTOR
+from vane_magic.trigger import read_trigger
 
 INTERRUPTED: Final = 130  # as shells have it for SIGINT
 _INPUT_CAP: Final = 1_000_000  # bytes of --input; a question has 100,000 characters at most
@@ -186,10 +186,10 @@ def _print(result: ToolResult, *, local: bool) -> None:
         from vane_magic.diagnosis import WITHOUT_VANE  # noqa: PLC0415 - only this failure needs it
 
         hint = f"{hint} {WITHOUT_VANE.format('vane-research ask')}"
-    answer = replace(card, banner="", error="", cause="", hint="", code="", notes=(), footer=())
+    answer = card._replace(banner="", error="", cause="", hint="", code="", notes=(), footer=())
     if answer.text or answer.sources:
         _put(answer.terminal(width))
-    print(replace(card, hint=hint, text="", sources=()).terminal(width), file=sys.stderr)
+    print(card._replace(hint=hint, text="", sources=()).terminal(width), file=sys.stderr)
 
 
 def _put(text: str, *, exact: bool = False) -> None:

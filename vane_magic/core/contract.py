@@ -31,11 +31,6 @@ if TYPE_CHECKING:
 
 MIN_QUERY: Final = 3  # code points after trimming (specification, "Input Schema")
 MAX_QUERY: Final = 100_000  # far above any question; Vane itself has no limit
-_TRIGGER: Final = re.compile(
-    r"Perform air-gapped web research for query: (?P<query>.*)"
-    r" using local Vane in (?P<mode>speed|balanced|quality) mode\.?",
-    re.DOTALL,
-)
 _RFC_3339: Final = r"(?i)^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$"
 
 
@@ -128,35 +123,6 @@ class VaneSkillInput(_Model):
             hint = 'Give one, such as {"query": "…", "mode": "speed"}.'
             raise InvalidInput("The input is not a JSON object.", hint=hint)
         return cls.parse(cast("dict[str, object]", members))
-
-    @classmethod
-    def from_trigger(cls, text: str) -> Self | None:
-        """Read the specification's trigger sentence; None when the text is not one.
-
-        Raises
-        ------
-        InvalidInput
-            When the text is the sentence, but its question is not valid.
-        """
-        found = _TRIGGER.fullmatch(text.strip())
-        return None if found is None else cls.parse(found.groupdict())
-
-
-def read_trigger(text: str, mode: str | None) -> tuple[str, str | None]:
-    """The question and mode of a text that may be the trigger sentence; else the text and the mode as given.
-
-    Raises
-    ------
-    InvalidInput
-        When the sentence names another mode than the one given with the call.
-    """
-    asked = VaneSkillInput.from_trigger(text)
-    if asked is None:
-        return text, mode
-    if mode not in {None, asked.mode}:
-        what = f"The sentence asks for {asked.mode} mode, the call for {mode}."
-        raise InvalidInput(what, hint="Leave one of the two out.")
-    return asked.query, asked.mode
 
 
 def _invalid(error: ValidationError) -> InvalidInput:
@@ -392,11 +358,7 @@ class ToolResult(_Model):
 
     def to_markdown(self) -> str:
         """The question, the answer as written by the model (untrusted) and the numbered sources."""
-        lines = [f"**{_escape(self.run.query or (self.data.query if self.data else ''))}**", ""]
-        lines += [] if self.error is None else [f"> {_escape(self.error.message)}", ""]
-        lines += [self.answer, ""] if self.answer else []
-        lines += [f"{s.source_id}. {_markdown_link(s)}" for s in self.sources]
-        return "\n".join(lines).rstrip() + "\n"
+        return self.card().markdown()
 
     def to_frame(self) -> DataFrame:
         """The sources as a pandas DataFrame, with a column that says which the answer cites.
@@ -416,7 +378,7 @@ class ToolResult(_Model):
         what, cause, hint = self._failure()
         partial = self.error is not None and bool(self.answer)
         return Card(
-            query=self.run.query,
+            query=self.run.query or (self.data.query if self.data else ""),
             text=self.answer,
             sources=tuple(_card_source(_number(s, place), s) for place, s in enumerate(self.sources, 1)),
             cited={number: _card_source(number, source) for number, source in self.run.cited},
@@ -494,14 +456,3 @@ def _card_source(number: int, source: Source) -> CardSource:
 def _number(source: Source, place: int) -> int:
     """The source's number; its place where a result from elsewhere has no number."""
     return int(source.source_id) if re.fullmatch(r"[0-9]{1,9}", source.source_id) else place
-
-
-def _escape(text: str) -> str:
-    """Text as one line of inert Markdown."""
-    return re.sub(r"([\\`*_{}\[\]()#+\-.!|<>~$&])", r"\\\1", " ".join(text.split()))
-
-
-def _markdown_link(source: Source) -> str:
-    title = _escape(source.title) or _escape(source.url) or "(no title)"
-    safe = re.fullmatch(r"https?://[^\s<>()\[\]\\]{1,2000}", source.url)
-    return f"[{title}](<{source.url}>)" if safe else title

@@ -92,7 +92,10 @@ class VramConcurrencySaturated(VaneError, RuntimeError):
     """
 
     code = ErrorCode.VRAM_CONCURRENCY_SATURATED
-    holder: Holder | None = None
+
+    def __init__(self, what: str, cause: str = "", hint: str = "", *, holder: Holder | None = None) -> None:
+        super().__init__(what, cause, hint)
+        self.holder = holder
 
 
 class VaneServiceUnavailable(VaneError, ConnectionError):

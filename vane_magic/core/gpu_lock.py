@@ -176,7 +176,7 @@ class GpuLock:
             holder = self.status()
             now = f"Now {holder.describe()} holds it." if holder else "Nobody holds it now."
             cause = f"It was held for over {STALE_AFTER_S:g} s, or its file was removed, or it never was ours."
-            raise _saturated(f"The GPU lock was lost. {now}", cause, "Ask again.", holder)
+            raise VramConcurrencySaturated(f"The GPU lock was lost. {now}", cause, "Ask again.", holder=holder)
 
     def release(self) -> None:
         """Free the lock if it is still ours; harmless when it is not, and when called again."""
@@ -223,7 +223,8 @@ class GpuLock:
     def _busy(self, rival: Holder, waited: float) -> VramConcurrencySaturated:
         after = f" Waited {waited:.1f} s for the GPU lock." if self._wait else ""
         hint = "Ask again when it is done, or set a longer wait (VANE_WAIT)."
-        return _saturated(f"Another worker holds the GPU: {rival.describe()}.{after}", rival.note, hint, rival)
+        what = f"Another worker holds the GPU: {rival.describe()}.{after}"
+        return VramConcurrencySaturated(what, rival.note, hint, holder=rival)
 
 
 def resolve_lock_path(value: str | os.PathLike[str] | None) -> Path:
@@ -606,12 +607,6 @@ def _share(fd: int, path: Path, mode: int) -> None:
     if os.stat(path.parent).st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         with suppress(PermissionError):  # Only its owner may, and has.
             os.fchmod(fd, mode)
-
-
-def _saturated(what: str, cause: str, hint: str, holder: Holder | None) -> VramConcurrencySaturated:
-    error = VramConcurrencySaturated(what, cause, hint)
-    error.holder = holder
-    return error
 
 
 def _unusable(path: Path, error: OSError) -> ConfigurationError:

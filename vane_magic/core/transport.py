@@ -89,10 +89,6 @@ class Watch:
         """Seconds since the start."""
         return time.monotonic() - self._started
 
-    def left(self) -> float:
-        """Seconds until the limit; negative when it is over."""
-        return self.limit_s - self.elapsed()
-
     def pulse(self) -> float:
         """Tick when it is time, and give the seconds (above 0, at most 0.1) that may pass before the next pulse.
 
@@ -109,7 +105,7 @@ class Watch:
             self._on_tick()
         if self._cancel.is_set():
             raise Cancelled("The question was stopped.")
-        if (left := self.left()) <= 0:
+        if (left := self.limit_s - self.elapsed()) <= 0:
             raise DeadlineExpired(f"the limit of {self.limit_s:g} s is over")
         return min(self._next_tick - now, left)
 

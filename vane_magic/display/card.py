@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from vane_magic.display import as_html, as_text
+from vane_magic.display import as_html, as_markdown, as_text
 from vane_magic.display.parser import parse
 from vane_magic.display.text import ELLIPSIS, clean, cut, shorten, stored_size
 
@@ -37,8 +37,7 @@ class CardSource(NamedTuple):
     snippet: str
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(NamedTuple):
     """An answer with its sources, or an error, ready to be shown; every text is untrusted.
 
     Parameters
@@ -65,7 +64,7 @@ class Card:
     query: str = ""
     text: str = ""
     sources: tuple[CardSource, ...] = ()
-    cited: Mapping[int, CardSource] = field(default_factory=dict[int, CardSource])
+    cited: Mapping[int, CardSource] = MappingProxyType({})
     banner: str = ""
     error: str = ""
     cause: str = ""
@@ -92,6 +91,10 @@ class Card:
         """Plain text of everything, nothing left out."""
         answer = as_text.answer(parse(self.text), width) if len(self.text) <= _PARSED else clean(self.text)
         return as_text.page(_answer_first(self), answer, width)
+
+    def markdown(self) -> str:
+        """Markdown of everything but the notes; not inert, since the answer stands in it as written."""
+        return as_markdown.page(self)
 
     def mimebundle(self) -> tuple[dict[str, str], dict[str, dict[str, object]]]:
         """Both forms by MIME type, and metadata: the question, the error's code, the number of sources."""
@@ -122,7 +125,7 @@ def live_text(text: str, status: str) -> tuple[str, str]:
 
 
 def _answer_first(card: Card) -> Card:
-    return replace(card, banner=card.error, error="") if card.text.strip() and not card.banner else card
+    return card._replace(banner=card.error, error="") if card.text.strip() and not card.banner else card
 
 
 def _fit(card: Card, width: int) -> tuple[str, str]:
@@ -132,7 +135,7 @@ def _fit(card: Card, width: int) -> tuple[str, str]:
     shown, html, plain = _fit_answer(card, room, width)
     if shown != card.text:
         count = f"{len(shown) - len(ELLIPSIS):,} of its {len(card.text):,} characters"
-        card = replace(card, notes=(*card.notes, f"The answer is cut: {count} are shown; .answer holds all of it."))
+        card = card._replace(notes=(*card.notes, f"The answer is cut: {count} are shown; .answer holds all of it."))
     return as_html.page(card, html), as_text.page(card, plain, width)
 
 
@@ -149,7 +152,7 @@ def _shorten_fields(card: Card, width: int) -> Card:
     if len(listed) < len(card.sources):
         notes.append(f"{len(listed)} of {len(card.sources)} sources are shown; .sources holds all of them.")
     footer = tuple(shorten(fact, 150) for fact in card.footer[:12])
-    return replace(card, text=clean(card.text), sources=tuple(listed), notes=tuple(notes), footer=footer, **fields)
+    return card._replace(text=clean(card.text), sources=tuple(listed), notes=tuple(notes), footer=footer, **fields)
 
 
 def _fit_answer(card: Card, room: int, width: int) -> tuple[str, str, str]:

@@ -14,7 +14,7 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from vane_magic.core.client import VaneClient
-from vane_magic.core.contract import RunDetails, ToolResult, read_trigger
+from vane_magic.core.contract import RunDetails, ToolResult
 from vane_magic.core.errors import ConfigurationError, Interrupted, VaneError
 from vane_magic.core.modes import ErrorCode
 from vane_magic.core.settings import Layer, Settings, environment
@@ -22,6 +22,7 @@ from vane_magic.notebook.live import Live, open_live
 from vane_magic.notebook.options import MAGIC, Asked, expand
 from vane_magic.notebook.shown import ShowOnce
 from vane_magic.notebook.traits import DEFAULTS
+from vane_magic.trigger import read_trigger
 
 
 class Session:
