@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -295,6 +296,83 @@ def test_where_there_is_only_code_it_is_quoted_as_code(library: Library) -> None
     library.add(code="# Turbine\n\n~~~~~~\nturbine = Turbine(`x`)\nturbine.turn()\n~~~~~~\n")
     answer, _ = library.ask("turbine")
     assert answer.endswith("- **Turbine**: `` turbine = Turbine(`x`) turbine.turn() `` [1]")
+
+
+MARKED = """# The *turbine* [at sea](http://evil.example/sea)
+
+<!-- not run: a secret. The turbine is secret
+over two lines -->
+```sh
+turbine --fast
+```
+A **turbine** turns `slowly_now` <!-- a hidden turbine --> by [the tide](http://evil.example/ "title") &amp; 2 \\* 3.
+It is ![a picture](http://evil.example/x.png) of <b>steel</b> and __iron__.
+
+- one ~~old~~ turbine
+- another, see <https://example.org/>
+
+| part | made of |
+| --- | --- |
+| blade | `steel` |
+
+<details>
+A turbine in HTML.
+</details>
+
+Turbine rules
+-------------
+"""
+
+
+def test_a_sources_text_is_what_a_reader_reads(library: Library) -> None:
+    """No comments, fences, addresses of links or pictures, pipes or marks of headings and emphasis."""
+    library.add(marked=MARKED)
+    ((_, _, first), (_, _, second)) = sorted(library.ask("turbine", mode="quality")[1], key=lambda source: source[1])
+    assert [line for line in first.split("\n") if line] == [
+        "The turbine at sea",
+        "turbine --fast",
+        "A turbine turns slowly_now   by the tide & 2 * 3.",
+        "It is a picture of steel and iron.",
+        "one old turbine",
+        "another, see https://example.org/",
+        "part",
+        "made of",
+        "blade",
+        "steel",
+        "A turbine in HTML.",
+    ]
+    assert second == "Turbine rules"
+
+
+def test_text_that_is_no_markdown_stays_as_it_is(library: Library) -> None:
+    """Names with underscores and stars; only the marks of headings go, in text and in what was HTML."""
+    (library.folder / "a.rst").write_text("Turbine\n=======\n\nA turbine has __init__ and *args, **kwargs.\n")
+    (library.folder / "b.html").write_text("<h2>Turbine</h2><p>A turbine &lt;b&gt; has `__init__` too.</p>")
+    texts = [" ".join(text.split()) for _, _, text in library.ask("turbine", mode="quality")[1]]
+    assert sorted(texts) == [
+        "Turbine A turbine <b> has `__init__` too.",
+        "Turbine A turbine has __init__ and *args, **kwargs.",
+    ]
+
+
+def test_no_answer_shows_a_comment(library: Library) -> None:
+    """Neither one on lines of its own nor one within a sentence; in code it is no comment."""
+    library.add(marked=f"{MARKED}\nThe turbine prints `<!-- this -->` in code.\n\n<!-- turbine, not closed. Turbine.\n")
+    answer, _ = library.ask("turbine", mode="quality")
+    assert "A **turbine** turns `slowly_now`  by the tide &amp; 2 \\* 3. [2]" in answer
+    assert "The turbine prints `<!-- this -->` in code." in answer
+    assert answer.count("<!--") == 1
+    assert "secret" not in answer
+    assert "closed" not in answer
+
+
+@pytest.mark.parametrize("piece", ["[", "![", "> ", "- ", "*_", "`", "<", "<!--", "&amp;", "1. ", "[a](", "|a", "\n\n"])
+def test_hostile_markdown_is_answered_in_time(library: Library, piece: str) -> None:
+    """Sixteen passages full of it."""
+    library.add(**{f"page{n}": f"# Turbine\n\nA turbine. {piece * (1_400 // len(piece))}" for n in range(16)})
+    start = time.monotonic()
+    assert len(library.ask("turbine", mode="quality")[1]) == 16
+    assert time.monotonic() - start < 10
 
 
 def test_a_long_sentence_is_cut_at_a_word(library: Library) -> None:

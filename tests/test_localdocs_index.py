@@ -49,7 +49,7 @@ def texts(index: sqlite3.Connection) -> list[str]:
 
 def titles(folder: Path, cache: Path) -> list[str]:
     with closing(open_index([folder], cache, None)) as index:
-        return [title for (title,) in index.execute("SELECT title FROM document ORDER BY path")]
+        return [title for (title,) in index.execute("SELECT heading FROM passage ORDER BY path, place")]
 
 
 # When it is built ---
@@ -132,7 +132,7 @@ def test_several_may_build_at_the_same_time(folder: Path, cache: Path) -> None:
         (folder / f"{number}.md").write_text(f"# Page {number}\n\n{'text ' * 100}")
     code = "import sys; from pathlib import Path; from vane_magic.localdocs.index import open_index; "
     code += "index = open_index([Path(sys.argv[1])], Path(sys.argv[2]), None); "
-    code += "print(index.execute('SELECT count(*) FROM document').fetchone())"
+    code += "print(index.execute('SELECT documents FROM manifest').fetchone())"
     argv = [sys.executable, "-c", code, str(folder), str(cache)]
     others = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     ready = threading.Barrier(4)
@@ -271,7 +271,8 @@ def test_a_home_is_understood(folder: Path, cache: Path, monkeypatch: pytest.Mon
     """A folder may be given as ~/documents."""
     (folder / "a.md").write_text("text")
     monkeypatch.setenv("HOME", str(folder.parent))
-    assert titles(Path("~/documents"), cache) == ["a"]
+    with Service([Path("~/documents")], cache_dir=cache) as service:
+        assert service.documents == 1
 
 
 # What is read ---
@@ -346,13 +347,13 @@ def test_odd_bytes_are_read(folder: Path, cache: Path) -> None:
     odd = b"\xef\xbb\xbf# T\xc3\xa9st\r\nA\xff b\x00c\x1b[31m d\r\rE\xe2\x80\xa8\xed\xa0\x80\n"
     title, passages = read(folder, "a.md", odd)
     assert title == "Tést"
-    assert passages[0][1] == "# Tést\nA\ufffd b?c?[31m d\n\nE\u2028\ufffd\ufffd\ufffd"
+    assert passages[0][1] == "# Tést\nA\ufffd b\ufffdc\ufffd[31m d\n\nE\ufffd\ufffd\ufffd\ufffd"
     read(folder, "b.ipynb", json.dumps({"cells": [{"cell_type": "markdown", "source": "# \ud800 x\0"}]}))
     try:
         Path(os.fsdecode(bytes(folder) + b"/c\xff.md")).write_text("text")
     except OSError:
         pytest.skip("this file system takes no such name")
-    assert titles(folder, cache) == ["Tést", "? x?", "c?"]
+    assert titles(folder, cache) == ["Tést", "\ufffd x\ufffd", "c\ufffd"]
 
 
 def test_a_long_file_is_read_up_to_the_cap(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -517,7 +518,7 @@ def test_a_module_that_this_python_cannot_read_is_left_out(
     (tmp_path / "good.py").write_text('"""Good."""')
     (tmp_path / "bad.py").write_text('"""Bad."""\nprint "x"')
     with closing(open_index([], cache, None)) as index:
-        names = [path for (path,) in index.execute("SELECT path FROM document")]
+        names = [path for (path,) in index.execute("SELECT DISTINCT path FROM passage")]
     assert [name for name in names if not name.endswith(".md")] == [str(tmp_path / "good.py")]
 
 

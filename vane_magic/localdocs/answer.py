@@ -9,27 +9,23 @@ import sqlite3
 from itertools import groupby
 from typing import Final
 
-from vane_magic.localdocs.documents import clean
+from vane_magic.localdocs.documents import plain
 from vane_magic.localdocs.index import CJK, pairs
 
-Source = tuple[str, str, str]  # heading, page, text
+Source = tuple[str, str, str]  # heading, path and query of its address, plain text
 _SHORTEST, _LONGEST = 16, 500  # bytes and characters of a sentence
-_PREVIOUS: Final = 0.3  # the weight of a term of the question before
 _DEPTHS: Final = {"speed": (5, 3), "balanced": (8, 6), "quality": (16, 12)}  # sources and sentences
 _STOP_WORDS: Final = """a about an and are as at be been but by can could d describe did do does explain for from had
     has have how i if in into is it its ll m me mean means my no not of on or our please re s should show so t tell than
     that the their them then there these they this those to us ve was we were what when where which who whom why will
     with work works would you your"""
 _COUNT: Final = "SELECT count(*) FROM passage WHERE passage MATCH ?"
-_FOUND: Final = """
-    SELECT document.title || CASE WHEN section IN ('', document.title) THEN '' ELSE ' - ' || section END,
-        id || '?passage=' || (hit - document.number), text, score
-    FROM (SELECT rowid AS hit, rank AS score FROM passage WHERE passage MATCH ? ORDER BY rank LIMIT 60)
-    JOIN passage ON passage.rowid = hit JOIN document ON document.number = passage.number ORDER BY score
-"""
-# Fenced code; doctests; Markdown's headings and indented code; headings with a line under them; other lines of marks.
+_FOUND: Final = """SELECT heading, '/doc/' || id || '?passage=' || place, text, path, rank
+    FROM passage WHERE passage MATCH ? ORDER BY rank LIMIT 60"""
+# Fenced code; comments; doctests; Markdown's headings and indented code; underlined headings; other lines of marks.
 _DROPPED: Final = re.compile(
     r"(?ms)^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1|\Z)"
+    r"|^ {0,3}<!--.*?(?:-->|\Z)"
     r"|^[ \t]*>>> .*?(?:\n[ \t]*\n|\Z)"
     r"|^(?: {0,3}#{1,6} |\t| {4,}(?![-*+] ))[^\n]*"
     r"|^[^\n]+\n([=\-~^\"'#*+`])\2{2,}$"
@@ -37,18 +33,19 @@ _DROPPED: Final = re.compile(
 )
 _FRAME: Final = re.compile(r"(?m)^ {0,3}(?:`{3,}|~{3,}|#{1,6} )[^\n]*$")  # of code: its fences, the heading above
 _ENDING: Final = re.compile(r"(?<=\w{4})(?:ing|ed|es|e|s|y|ies|ion|ions)$")
-_BLOCKS: Final = re.compile(r"\n[ \t]*\n|\n(?=[ \t]*(?:[-*+|]|\d{1,3}[.)])\s)")
-_BULLET: Final = re.compile(r"\A(?:[-*+]|\d{1,3}[.)])\s+")
+# Between blocks: the mark of a list's item, a blank line, the line's end before a row of a table.
+_BLOCKS: Final = re.compile(r"\n\s*(?:[-*+]|\d{1,3}[.)])\s+|\n[ \t]*\n|\n(?=[ \t]*\|\s)")
 _ENDS: Final = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)\s+(?=\W{0,3}[^\W_a-z])|(?<=[\u3002\uff01\uff1f])")
-# Code; a link; marks that would read as citations of ours; what would begin code or emphasis of its own.
+# Code; a link; a comment; marks that would read as citations of ours; what would begin code or emphasis of its own.
 _LIVE: Final = re.compile(
-    r"((?<!`)(`+)[^`]+\2(?!`))|!?\[([^\[\]]*)\]\([^()\s]*\)|((?:[\[【][\d ,]+[\]】] ?)+)|`|(\b_+|_+\b)"
+    r"((?<!`)(`+)[^`]+\2(?!`))|!?\[([^\[\]]*)\]\([^()\s]*(?: \"[^\"]*\")?\)|<!--.*?-->"
+    r"|((?:[\[【][\d ,]+[\]】])+)|(`)|(\b_+|_+\b)"
 )
 
 
 def terms(question: str) -> list[str]:
     """Return a question's telling words and pairs of CJK characters, quoted, so that none of it is FTS5's syntax."""
-    text = clean(question[:10_000]).casefold()
+    text = question[:10_000].casefold()
     words = [f'"{word}"' for word in re.findall(r"\w+", CJK.sub(" ", text)) if word not in _STOP_WORDS.split()]
     return list(dict.fromkeys(words + [f'"{pair}"*' for pair in pairs(text)]))[:32]
 
@@ -62,45 +59,45 @@ def compose(index: sqlite3.Connection, question: str, previous: str, mode: str) 
     if not weights:
         return f"Nothing about this was found in the local documents.{note}", []
     stems = [(_stem(term), weight) for term, weight in weights.items()]
-    rows: list[tuple[str, str, str, float]] = index.execute(_FOUND, (" OR ".join(weights),)).fetchall()
-    worths = [_worth(f"{heading} {text}", stems) for heading, _, text, _ in rows]
+    rows: list[tuple[str, str, str, str, float]] = index.execute(_FOUND, (" OR ".join(weights),)).fetchall()
+    worths = [_worth(f"{heading} {text}", stems) for heading, _, text, _, _ in rows]
     most_sources, most_quotes = _DEPTHS.get(mode, _DEPTHS["quality"])
-    fitting = [(worth * row[3], row[:3]) for worth, row in zip(worths, rows, strict=True) if worth >= max(worths) / 2]
+    fitting = [(worth * row[4], *row[:4]) for worth, row in zip(worths, rows, strict=True) if worth >= max(worths) / 2]
     ranked = sorted(fitting)[:most_sources]  # BM25's scores are negative, the best is the lowest
     answer = f"_Sentences quoted from local documents; no language model was used.{note}_\n"
     for number, group in groupby(_quotes(ranked, stems, most_quotes), lambda quote: quote[0]):
-        heading = _quoted(ranked[number - 1][1][0].replace("*", r"\*"))
+        heading = _quoted(ranked[number - 1][1].replace("*", r"\*"))
         answer += f"\n- **{heading}**: " + " ".join(f"{quote} [{number}]" for _, _, quote in group)
-    return answer, [source for _, source in ranked]
+    return answer, [(heading, page, plain(path, text)) for _, heading, page, text, path in ranked]
 
 
 def _weights(index: sqlite3.Connection, asked: list[str], before: list[str]) -> dict[str, float]:
-    """Return the weight of each term that the documents have: the rarer, the more it tells."""
+    """Return the weight of each term that the documents have: the rarer, the more; those from before count for 0.3."""
     (total,) = index.execute("SELECT count(*) FROM passage_docsize").fetchone()
     counts = {term: index.execute(_COUNT, (term,)).fetchone()[0] for term in asked + before}
-    return {t: math.log(1 + total / n) * (1 if t in asked else _PREVIOUS) for t, n in counts.items() if n}
+    return {t: math.log(1 + total / n) * (1 if t in asked else 0.3) for t, n in counts.items() if n}
 
 
 def _stem(term: str) -> re.Pattern[str]:
     """Return what finds a term in a text: its stem at the start of a word, a CJK pair anywhere."""
-    return re.compile(("" if "*" in term else r"(?<![^\W_])") + _ENDING.sub("", term.strip('"*')))
+    return re.compile("(?i)" + ("" if "*" in term else r"(?<![^\W_])") + _ENDING.sub("", term.strip('"*')))
 
 
 def _worth(text: str, stems: list[tuple[re.Pattern[str], float]]) -> float:
     """Return the weight of the terms that a text holds."""
-    folded = text.casefold()
-    return sum(weight for stem, weight in stems if stem.search(folded))
+    return sum(weight for stem, weight in stems if stem.search(text))
 
 
 def _quotes(
-    ranked: list[tuple[float, Source]], stems: list[tuple[re.Pattern[str], float]], most: int
+    ranked: list[tuple[float, str, str, str, str]], stems: list[tuple[re.Pattern[str], float]], most: int
 ) -> list[tuple[int, int, str]]:
     """Return the sentences that tell most, by source and place; the first ones of a fitting section count more."""
     values = dict[tuple[int, int, str], float]()
-    for number, (score, (heading, _, text)) in enumerate(ranked, 1):
+    for number, (score, heading, _, text, _) in enumerate(ranked, 1):
         lead, sentences = _worth(heading, stems), _sentences(text)
         if not sentences:
-            values[number, 1, _as_code(_FRAME.sub("", text)[:_LONGEST])] = 0
+            code = " ".join(_FRAME.sub("", text)[:_LONGEST].replace("``", "''").split())
+            values[number, 1, f"`` {code} ``"] = 0
         for place, quote in enumerate(sentences, 1):
             values[number, place, quote] = -score * (_worth(quote, stems) + lead / place) / (300 + len(quote))
     return sorted(heapq.nlargest(most, values, key=values.__getitem__))
@@ -108,7 +105,7 @@ def _quotes(
 
 def _sentences(text: str) -> list[str]:
     """Return a passage's sentences, list items and table rows as Markdown."""
-    blocks = (_BULLET.sub("", " ".join(block.split())) for block in _BLOCKS.split(_DROPPED.sub("", text)))
+    blocks = (" ".join(block.split()).strip("| ") for block in _BLOCKS.split("\n" + _DROPPED.sub("", text)))
     parts = (part for block in blocks for part in _ENDS.split(block))
     return [_quoted(part) for part in parts if len(part.encode()) > _SHORTEST and part[-1] != ":"]
 
@@ -123,13 +120,5 @@ def _quoted(sentence: str) -> str:
 
 
 def _tamed(live: re.Match[str]) -> str:
-    code, _, link, marks, emphasis = live.groups()
-    if marks:
-        return _as_code(marks) + " " * marks.endswith(" ")
-    return code or link or ("".join(f"\\{mark}" for mark in emphasis) if emphasis else "'")
-
-
-def _as_code(text: str) -> str:
-    ticks = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
-    pad = " " * ("`" in text)
-    return f"{ticks}{pad}{' '.join(text.split())}{pad}{ticks}"
+    code, _, link, marks, tick, emphasis = live.groups("")
+    return code or link or (marks and f"`{marks}`") or (tick and "'") or emphasis.replace("_", r"\_")

@@ -8,23 +8,28 @@ import json
 import os
 import re
 import stat
-import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from vane_magic.display import clean
+
 MAX_FILES: Final = 50_000
 MAX_BYTES: Final = 4 << 20  # of one file; the rest of a longer one is not read
 _LABEL: Final = 100  # characters of a function's name and arguments
 
-_SUFFIXES: Final = (".md", ".markdown", ".txt", ".rst", ".html", ".htm", ".ipynb")
+_MARKDOWN: Final = (".md", ".markdown", ".ipynb")
+_SUFFIXES: Final = (*_MARKDOWN, ".txt", ".rst", ".html", ".htm")
+_PARSER: Final = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+_PARSER.parse("- a\n\n> `b`\n")  # its tables fill at first use, and threads share it
 _SKIPPED: Final = frozenset({"node_modules", "__pycache__", "venv", "site-packages"})
-_CONTROLS: Final = bytes({*range(32), 127} - {*b"\t\n\r"})
-_VISIBLE: Final = bytes.maketrans(_CONTROLS, b"?" * len(_CONTROLS))
 
-_LIBRARY: Final = Path(sysconfig.get_path("stdlib"))
+_LIBRARY: Final = Path(os.__file__).parent
 # All have a Python source; `_py...` is where the standard library keeps the documented twin of a C module.
 _MODULES: Final = """_pydatetime _pydecimal _pyio abc argparse ast asyncio base64 bisect calendar collections
     concurrent/futures configparser contextlib copy csv dataclasses datetime difflib dis email enum fnmatch fractions
@@ -38,6 +43,8 @@ _HEADINGS: Final = re.compile(
     r"|#{1,6}[ \t]+(\S[^\n]*+)"
     r"|(\S[^\n]*+)\n(([=\-~^\"'#*+`])\5{2,}+)[ \t]*(?![^\n]))"
 )
+# Before a heading, as Markdown and `_from_html` have it; under a heading, or above.
+_HEADING_MARKS: Final = re.compile(r"(?m)^(?:#{1,6} +|[^\w\s]{3,}$\n?)")
 # The rest; or up to the end of a paragraph, a line, a word; or 1 500 characters.
 _PASSAGES: Final = re.compile(r"(?s).{1,1500}+\Z|.{750,1498}\n\n|.{750,1499}\n|.{750,1499} |.{1500}")
 # HTML as Markdown, each step in linear time: html.parser took 54 s for 50 kB of "<a <a <a ..." (Python 3.11.7).
@@ -95,7 +102,8 @@ def read(file: Path) -> tuple[str, list[tuple[str, str]]]:
         title = ".".join((first.removeprefix("_py"), *(part for part in rest if part[0] != "_")))
         sections = _docstrings(ast.parse(raw))
     else:
-        text = clean(raw.decode("utf-8-sig", "replace"))
+        # By lines, since `clean` sees quickly that one of plain ASCII is clean.
+        text = "\n".join(map(clean, raw.decode("utf-8-sig", "replace").replace("\r\n", "\n").split("\n")))
         if kind in {".html", ".htm"}:
             text = _from_html(text)
         elif kind == ".ipynb":
@@ -105,10 +113,19 @@ def read(file: Path) -> tuple[str, list[tuple[str, str]]]:
     return title, [(section, part) for section, text in sections for part in _PASSAGES.findall(text.strip())]
 
 
-def clean(text: str) -> str:
-    """Replace what SQLite or a reader cannot take by `?`: lone surrogates and control characters."""
-    text = text.encode("utf-8", "replace").translate(_VISIBLE).decode()
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+def plain(path: str, passage: str) -> str:
+    """Return what a reader reads of a document's passage: its words, without the marks of Markdown or of headings."""
+    if path.lower().endswith(_MARKDOWN):
+        return "\n\n".join(filter(None, (_shown(token).strip() for token in _PARSER.parse(passage))))
+    return _HEADING_MARKS.sub("", passage).strip()
+
+
+def _shown(token: Token) -> str:
+    if token.type == "inline":
+        return "".join(map(_shown, token.children or ()))
+    if token.type in {"html_block", "html_inline"}:
+        return _from_html(token.content).replace("\n# ", "\n")
+    return "\n" if token.tag == "br" else token.content
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -125,8 +142,7 @@ def _corpus() -> Iterator[Path]:
     """Yield this project's own pages, from the wheel or the checkout, and the sources of the named modules."""
     root = shipped if (shipped := Path(__file__).with_name("corpus")).is_dir() else Path(__file__).parents[2]
     if root == shipped or (root / "pyproject.toml").is_file():
-        for pattern in ("README.md", "SKILL.md", "CHANGELOG.md", "docs/*.md"):
-            yield from root.glob(pattern)
+        yield from chain.from_iterable(map(root.glob, ("README.md", "SKILL.md", "CHANGELOG.md", "docs/*.md")))
     yield from (file for name in _MODULES.split() for part in (".py", "/*.py") for file in _LIBRARY.glob(name + part))
 
 
@@ -149,11 +165,10 @@ def _from_html(text: str) -> str:
 
 def _from_notebook(text: str) -> str:
     """Turn a notebook into Markdown; what is no notebook is text."""
-    try:
+    with suppress(ValueError, TypeError, LookupError, RecursionError):
         cells = [(cell["cell_type"] == "code", "".join(cell["source"])) for cell in json.loads(text)["cells"]]
-    except (ValueError, TypeError, LookupError, RecursionError):
-        return text
-    return clean("\n\n".join(f"~~~~~~\n{source}\n~~~~~~" if code else source for code, source in cells))
+        return clean("\n\n".join(f"~~~~~~\n{source}\n~~~~~~" if code else source for code, source in cells))
+    return text
 
 
 def _docstrings(tree: ast.Module | ast.ClassDef, name: str = "") -> list[tuple[str, str]]:
