@@ -82,9 +82,6 @@ class Progress(NamedTuple):
         return split_thinking("".join(self.pieces[: self.arrived]))[0]
 
     def __repr__(self) -> str:
-        return f"<Progress {self}>"
-
-    def __str__(self) -> str:
         found = "" if self.sources is None else f", {self.sources} source{'' if self.sources == 1 else 's'}"
         held = f" ({self.holder})" if self.holder else ""
         return f"{self.phase}{held}, {self.elapsed_ms // 1000} of {self.limit_ms // 1000} s{found}"
@@ -288,8 +285,8 @@ class _Run:
         self.client.chat_models = chat_names(server)
         self.of_documents = any(provider.type == "localdocs" for provider in server.providers)
         choice = choose(server, settings.chat_model, settings.embedding_model, allow_remote=settings.allow_remote)
-        models = {"chat_model": str(choice.chat), "embedding_model": str(choice.embedding)}
-        self._note(**models, fitting=choice.fitting, locality=choice.locality.word)
+        self._note(chat_model=str(choice.chat), embedding_model=str(choice.embedding))
+        self._note(fitting=choice.fitting, locality=choice.locality.word)
         return self._ask(settings, endpoint, choice)
 
     def _check(self) -> Settings:

@@ -23,7 +23,7 @@ from pydantic.types import StrictBool, StrictFloat, StrictInt, StrictStr
 
 from vane_magic.core.errors import ERROR_TYPES, InvalidInput, VaneError
 from vane_magic.core.modes import ErrorCode, Mode
-from vane_magic.core.settings import SETTINGS, is_clean, shown, whole_number
+from vane_magic.core.settings import SETTINGS, is_clean, shown
 from vane_magic.display import Card, CardSource
 
 if TYPE_CHECKING:
@@ -57,14 +57,11 @@ def check_query(value: object) -> str:
     raise InvalidInput(what, hint=hint)
 
 
-def _strict_count(value: object) -> int:
-    """max_sources as JSON Schema has it: an integer, so no text and no boolean."""
-    if isinstance(value, str):
+def _no_text(value: object) -> object:
+    """What pydantic would read as an integer, and JSON Schema does not."""
+    if isinstance(value, (str, bool)):
         raise ValueError  # noqa: TRY004 - pydantic reports a ValueError, not a TypeError
-    try:
-        return whole_number(value)
-    except (TypeError, OverflowError):
-        raise ValueError from None
+    return value
 
 
 class _Model(BaseModel):
@@ -91,7 +88,7 @@ class VaneSkillInput(_Model):
 
     query: Annotated[str, BeforeValidator(check_query)]
     mode: Mode = Mode.BALANCED
-    max_sources: Annotated[int, BeforeValidator(_strict_count)] = 8
+    max_sources: Annotated[int, Field(ge=1), BeforeValidator(_no_text)] = 8
 
     @classmethod
     def parse(cls, members: Mapping[str, object]) -> Self:

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from enum import StrEnum
 from functools import partial
 from typing import Final, NamedTuple, cast
 
@@ -89,6 +90,13 @@ class Layer(NamedTuple):
         return self.label.format(name=setting.name, env=setting.env)
 
 
+class OnError(StrEnum):
+    """What a failed `%vane` does."""
+
+    SHOW = "show"
+    RAISE = "raise"
+
+
 def shown(value: object) -> str:
     """A value for a message: its repr, made short."""
     text = repr(value) if isinstance(value, (str, int, float)) else type(value).__name__
@@ -110,14 +118,8 @@ def _url(value: object) -> str:
     return text
 
 
-def whole_number(value: object) -> int:
-    """A whole number of 1 or more; text and 8.0 count, true does not (JSON Schema's "integer").
-
-    Raises
-    ------
-    ValueError, TypeError
-        For everything else.
-    """
+def _whole_number(value: object) -> int:
+    """A whole number of 1 or more; text and 8.0 count, true does not."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise TypeError
     number = int(value)
@@ -176,12 +178,6 @@ def _flag(value: object) -> bool:
     raise ValueError
 
 
-def _on_error(value: object) -> str:
-    if value not in _ON_ERROR:
-        raise ValueError
-    return str(value)
-
-
 def is_clean(text: str) -> bool:
     """Whether a text can be sent: no NUL and no lone surrogate."""
     return "\0" not in text and not re.search(r"[\ud800-\udfff]", text)
@@ -189,7 +185,6 @@ def is_clean(text: str) -> bool:
 
 _ON: Final = ("1", "true", "yes", "on")
 _OFF: Final = ("0", "false", "no", "off")
-_ON_ERROR: Final = ("show", "raise")
 _CHAT: Final = "a model's name, as `Provider/model` or `model`"
 _ROWS: Final = (
     Setting("url", DEFAULT_URL, _url, "an address", "Vane's address, on the loopback interface"),
@@ -197,7 +192,7 @@ _ROWS: Final = (
         "mode", Mode.BALANCED, Mode, "speed, balanced or quality", "how much work Vane may do",
         of_call=True, choices=tuple(Mode),
     ),
-    Setting("max_sources", 8, whole_number, "a whole number of 1 or more", "how many sources to return", of_call=True),
+    Setting("max_sources", 8, _whole_number, "a whole number of 1 or more", "how many sources to return", of_call=True),
     Setting(
         "scope", ("web",), partial(_words, known=SCOPES), "one or more of web, academic, discussions",
         "where to search", of_call=True, choices=SCOPES,
@@ -210,7 +205,7 @@ _ROWS: Final = (
     Setting("lock_path", None, _place, "a path", "the lock file, or a directory for it; none = in the home"),
     Setting("allow_remote", False, _flag, "true or false", "allow a model or search engine off this machine"),  # noqa: FBT003 - a row
     Setting("local_docs", None, _folders, "folders", "folders of the local-documents engine"),
-    Setting("on_error", "show", _on_error, "show or raise", "what a failed %vane does", choices=_ON_ERROR),
+    Setting("on_error", OnError.SHOW, OnError, "show or raise", "what a failed %vane does", choices=tuple(OnError)),
 )  # fmt: skip
 SETTINGS: Final[Mapping[str, Setting]] = {row.name: row for row in _ROWS}
 FACES_ONLY: Final = frozenset({"local_docs", "on_error"})  # settings that VaneClient does not take
@@ -231,7 +226,7 @@ class Settings(NamedTuple):
     lock_path: str | None
     allow_remote: bool
     local_docs: tuple[str, ...] | None
-    on_error: str
+    on_error: OnError
     origins: Mapping[str, str]
 
     @classmethod
