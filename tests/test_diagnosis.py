@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 from IPython.core.error import UsageError
 from servers import chain
-from servers.chain import EMBEDDING, HTML, MODEL, loaded, shown
+from servers.chain import EMBEDDING, HTML, MODEL, engine, loaded, shown
 from servers.listener import Script, Server, closed_port, deaf_port
 from servers.replay import ReplayServer
 from servers.scripted import (
@@ -145,7 +145,7 @@ def test_every_link_of_a_healthy_chain_holds(built: Chain) -> None:
     assert re.search(
         r"is loaded, 100 % of it on the GPU, 32000 tokens of context, for [45] min more", said(found, "memory")
     )
-    assert "its JSON is on" in said(found, "SearXNG")
+    assert "its JSON is on, 2 of 3 engines are on" in said(found, "SearXNG")
     assert re.fullmatch(r"Python 3\.\d+\.\S+, pydantic 2\.[\d.]+", link(found, "versions").text)
     assert f"{built.ollama.url}" in said(found, "Ollama")
 
@@ -303,7 +303,7 @@ def with_searxng(**options: Any) -> Callable[[Chain], Diagnosis]:
     return lambda built: built.examine(searxng=chain.searxng(**options))
 
 
-SEARCH = "GET /search"
+SEARCH, ENGINE_LIST = "GET /search", "GET /config"
 SEARXNG: dict[str, Row] = {
     "its JSON is off": ("SearXNG", BROKEN, "search.formats", with_searxng(formats=["html"])),
     "it is down": ("SearXNG", BROKEN, "Start SearXNG", lambda b: b.examine(searxng=b.closed())),
@@ -323,6 +323,11 @@ SEARXNG: dict[str, Row] = {
     "it resets": ("SearXNG", BROKEN, "ended it without a reply", with_searxng(**when(SEARCH, reset))),
     "it hangs": ("SearXNG", BROKEN, "the limit of 1 s is over", hurried(with_searxng(**when(SEARCH, hang)))),
     "it is slow": ("SearXNG", BROKEN, "the limit of 1 s is over", hurried(with_searxng(**when(SEARCH, [sleep(60), reply(400, b"{}")])))),
+    "its engines are slow to come": ("SearXNG", OK, "its JSON is on", hurried(with_searxng(**when(ENGINE_LIST, hang)))),
+    "no engine is on": ("SearXNG", BROKEN, "0 of 1 engines are on", with_searxng(engines=[engine("bing", enabled=False)])),
+    "it has no engines": ("SearXNG", BROKEN, "0 of 0 engines are on", with_searxng(engines=[])),
+    "it does not tell its engines": ("SearXNG", OK, "its JSON is on. ", with_searxng(**when(ENGINE_LIST, NOT_FOUND))),
+    "it tells nonsense of its engines": ("SearXNG", OK, "its JSON is on. ", with_searxng(**when(ENGINE_LIST, json_reply(200, {"engines": [1]})))),
     "it answers a search for nothing": ("SearXNG", OK, "JSON is on", with_searxng(**when(SEARCH, json_reply(200, {"results": []})))),
 }  # fmt: skip
 
@@ -349,7 +354,10 @@ def test_a_remote_search_engine_that_is_allowed_is_a_warning(built: Chain) -> No
 def test_nothing_is_searched(built: Chain) -> None:
     """SearXNG gets no query, Ollama nothing but the three questions that only read, Vane no question."""
     built.examine()
-    assert [(r.method, r.path, r.body) for r in built.searxng.requests] == [("GET", "/search?format=json", b"")]
+    assert [(r.method, r.path, r.body) for r in built.searxng.requests] == [
+        ("GET", "/search?format=json", b""),
+        ("GET", "/config", b""),
+    ]
     assert sorted((r.route, r.body) for r in built.ollama.requests) == [
         ("GET /api/ps", b""),
         ("GET /api/version", b""),
@@ -886,9 +894,9 @@ def test_the_magic_shows_and_returns_the_diagnosis(built: Chain) -> None:
 # The transcript ---
 
 
-def without_lock(built: Chain) -> Diagnosis:
+def without_engines_and_lock(built: Chain) -> Diagnosis:
     built.patch.setenv("VANE_LOCK_PATH", f"/proc/{HOME_LOCK}")
-    return built.examine(ollama=chain.ollama(loaded=[]))
+    return built.examine(searxng=chain.searxng(engines=[engine("bing", enabled=False)]), ollama=chain.ollama(loaded=[]))
 
 
 TRANSCRIPTS: Mapping[str, Callable[[Chain], Diagnosis]] = {
@@ -898,7 +906,7 @@ TRANSCRIPTS: Mapping[str, Callable[[Chain], Diagnosis]] = {
     "Ollama is down": OLLAMA["it is down"][3],
     "The model cannot call tools": OLLAMA["the model cannot call tools"][3],
     "SearXNG has its JSON format off": SEARXNG["its JSON is off"][3],
-    "The model is not loaded, and no file can be made at the lock's place": without_lock,
+    "No engine is on, and no file can be made at the lock's place": without_engines_and_lock,
 }
 
 

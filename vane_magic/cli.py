@@ -76,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.set_defaults(run=_doctor)
     serve = commands.add_parser("serve", help="serve local documents by Vane's API", allow_abbrev=False)
     serve.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="none = this project's own documents")
-    serve.add_argument("--port", type=int, default=0, help="0 = a free one")
+    serve.add_argument("--port", type=int, default=0, help="0 = a usual one for these folders, or a free one")
     serve.set_defaults(run=_serve)
     commands.add_parser("skill", help="print SKILL.md: how an agent uses this command").set_defaults(run=_skill)
     for command in commands.choices.values():

@@ -270,6 +270,10 @@ class _Loaded(BaseModel):
     context_length: int = 0
 
 
+class _Engine(BaseModel):
+    enabled: bool
+
+
 class _Told(BaseModel):
     """What is looked at in the JSON objects of both."""
 
@@ -277,6 +281,7 @@ class _Told(BaseModel):
     capabilities: list[str] = []
     model_info: dict[str, object] = {}
     models: list[_Loaded] = []
+    engines: list[_Engine] = []
 
 
 _KINDS: Final = {401: "asks for a log-in", 403: "asks for a log-in", 429: "is busy", 503: "is busy"}
@@ -352,8 +357,16 @@ def _searxng(server: Server, settings: Settings) -> _Finding:
     """What it says where it can be asked from here; otherwise where it is."""
     if endpoint := server.searxng_loopback:
         in_container = any((provider.host or "").endswith(".internal") for provider in server.providers)
-        _Service("SearXNG", endpoint, Watch(PROBE_S), apart=in_container).ask("/search", query="format=json")
-        return OK, f"It answers at {endpoint}, its JSON is on. Engines that are not offline get the search terms.", ""
+        service = _Service("SearXNG", endpoint, Watch(PROBE_S), apart=in_container)
+        service.ask("/search", query="format=json")
+        text = f"It answers at {endpoint}, its JSON is on"
+        with suppress(_FoundError):  # Vane does not ask for its engines
+            engines = service.ask("/config", "engines").engines
+            count = sum(engine.enabled for engine in engines)
+            text = f"{text}, {count} of {len(engines)} engines are on"
+            if not count:
+                return BROKEN, f"{text}: a search finds nothing.", "Switch some on in SearXNG's settings.yml."
+        return OK, f"{text}. Engines that are not offline get the search terms.", ""
     if not server.told_hosts or any(provider.type == "localdocs" for provider in server.providers):
         return UNCHECKED, "Vane does not tell where it is, or has no need of it.", ""
     if (host := server.searxng_host) is None:

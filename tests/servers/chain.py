@@ -2,7 +2,7 @@
 
 Both take scripts for single routes in place of the documented answers::
 
-    searxng()                                   # JSON on
+    searxng()                                   # JSON on, two engines
     searxng(formats=["html"])                   # as it comes out of the box: JSON is answered by 403
     ollama(loaded=[])                           # nothing in memory
     ollama(routes={"GET /api/version": hang})
@@ -26,8 +26,21 @@ Routes = Mapping[str, Script]
 # SearXNG: docs.searxng.org, "Search API" and "search:" ---
 
 
-def searxng(*, formats: Sequence[str] = ("html", "json"), routes: Routes | None = None) -> Server:
-    """A SearXNG with these output formats."""
+def engine(name: str, *, enabled: bool = True) -> dict[str, Any]:
+    """An entry of ``engines`` in the answer to GET /config."""
+    return {"name": name, "enabled": enabled, "categories": ["general"], "shortcut": name[:2], "timeout": 3.0}
+
+
+ENGINES: Final = (engine("duckduckgo"), engine("wikipedia"), engine("bing", enabled=False))
+
+
+def searxng(
+    *,
+    formats: Sequence[str] = ("html", "json"),
+    engines: Iterable[Mapping[str, Any]] = ENGINES,
+    routes: Routes | None = None,
+) -> Server:
+    """A SearXNG with these output formats and engines."""
 
     def search(connection: Connection) -> Script:
         asked = parse_qs(urlsplit(connection.request.path).query)
@@ -37,7 +50,8 @@ def searxng(*, formats: Sequence[str] = ("html", "json"), routes: Routes | None 
             return json_reply(400, {"error": "No query"})
         return json_reply(200, {"query": asked["q"][0], "results": [], "unresponsive_engines": []})
 
-    documented: dict[str, Script] = {"GET /search": search}
+    told = {"engines": list(engines), "instance_name": "SearXNG", "version": "2026.2.6", "categories": ["general"]}
+    documented: dict[str, Script] = {"GET /search": search, "GET /config": json_reply(200, told)}
     return Server({**documented, **(routes or {})}, fallback=reply(404, b"<!DOCTYPE html><title>404</title>"))
 
 
