@@ -345,13 +345,13 @@ def test_a_sources_text_is_what_a_reader_reads(library: Library) -> None:
 
 
 def test_text_that_is_no_markdown_stays_as_it_is(library: Library) -> None:
-    """Names with underscores and stars; only the marks of headings go, in text and in what was HTML."""
+    """Names with underscores and stars; only the heading goes, which the title has, in text and in what was HTML."""
     (library.folder / "a.rst").write_text("Turbine\n=======\n\nA turbine has __init__ and *args, **kwargs.\n")
     (library.folder / "b.html").write_text("<h2>Turbine</h2><p>A turbine &lt;b&gt; has `__init__` too.</p>")
     texts = [" ".join(text.split()) for _, _, text in library.ask("turbine", mode="quality")[1]]
     assert sorted(texts) == [
-        "Turbine A turbine <b> has `__init__` too.",
-        "Turbine A turbine has __init__ and *args, **kwargs.",
+        "A turbine <b> has `__init__` too.",
+        "A turbine has __init__ and *args, **kwargs.",
     ]
 
 

@@ -68,7 +68,12 @@ def compose(index: sqlite3.Connection, question: str, previous: str, mode: str) 
     for number, group in groupby(_quotes(ranked, stems, most_quotes), lambda quote: quote[0]):
         heading = _quoted(ranked[number - 1][1].replace("*", r"\*"))
         answer += f"\n- **{heading}**: " + " ".join(f"{quote} [{number}]" for _, _, quote in group)
-    return answer, [(heading, page, plain(path, text)) for _, heading, page, text, path in ranked]
+    return answer, [(heading, page, _snippet(heading, plain(path, text))) for _, heading, page, text, path in ranked]
+
+
+def _snippet(heading: str, text: str) -> str:
+    """Return a passage's text without its heading, which its title has."""
+    return text.removeprefix(heading.rpartition(" - ")[2]).lstrip() or text
 
 
 def _weights(index: sqlite3.Connection, asked: list[str], before: list[str]) -> dict[str, float]:
