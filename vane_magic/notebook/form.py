@@ -67,12 +67,13 @@ class _Page:
     """The widgets of a form, in the order of the keyboard, as wide as the page allows."""
 
     def __init__(self, question: str, settings: Settings) -> None:
-        modes = [(f"{mode}, up to {mode.limit_s:g} s: {mode.workload}", mode) for mode in Mode]
+        modes = [(f"{mode}, up to {mode.limit_s:g} s", mode) for mode in Mode]
         model = settings.chat_model or "chosen automatically"
         told = {name: setting.help for name, setting in SETTINGS.items()}
         box, choice, button, number = _widgets.Checkbox, _widgets.Dropdown, _widgets.Button, _widgets.IntText
         self.question = _field(_Question, "Question", "", "1 1 100%", value=question, rows=3, placeholder=_HINT)
-        self.mode = _field(choice, "Mode", told["mode"], "2 1 20em", options=modes, value=settings.mode)
+        workloads = "; ".join(f"{mode}: {mode.workload}" for mode in Mode)
+        self.mode = _field(choice, "Mode", workloads, "1 1 14em", options=modes, value=settings.mode)
         self.model = _field(_widgets.Combobox, "Chat model", told["chat_model"], "1 1 16em", placeholder=model)
         self.refresh = _field(button, "Refresh", "Ask Vane again for its chat models")
         self.scopes = [_field(box, name, told["scope"], value=name in settings.scope, indent=False) for name in SCOPES]
