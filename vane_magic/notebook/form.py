@@ -73,7 +73,7 @@ class _Page:
         box, choice, button, number = _widgets.Checkbox, _widgets.Dropdown, _widgets.Button, _widgets.IntText
         self.question = _field(_Question, "Question", "", "1 1 100%", value=question, rows=3, placeholder=_HINT)
         workloads = "; ".join(f"{mode}: {mode.workload}" for mode in Mode)
-        self.mode = _field(choice, "Mode", workloads, "1 1 14em", options=modes, value=settings.mode)
+        self.mode = _field(choice, "Mode", workloads, "1 0 18em", options=modes, value=settings.mode)
         self.model = _field(_widgets.Combobox, "Chat model", told["chat_model"], "1 1 16em", placeholder=model)
         self.refresh = _field(button, "Refresh", "Ask Vane again for its chat models")
         self.scopes = [_field(box, name, told["scope"], value=name in settings.scope, indent=False) for name in SCOPES]
