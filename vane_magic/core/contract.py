@@ -12,7 +12,6 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final, Literal, NamedTuple, Self, TypeAlias, cast
 from uuid import uuid4
@@ -113,13 +112,10 @@ class VaneSkillInput(_Model):
         InvalidInput
             When the text is no JSON object, or as `parse` does.
         """
-        members: object = None
-        with suppress(ValueError, RecursionError):
-            members = json.loads(text)
-        if not isinstance(members, dict):
-            hint = 'Give one, such as {"query": "…", "mode": "speed"}.'
-            raise InvalidInput("The input is not a JSON object.", hint=hint)
-        return cls.parse(cast("dict[str, object]", members))
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise _invalid(error) from None
 
 
 def _invalid(error: ValidationError) -> InvalidInput:
@@ -128,7 +124,10 @@ def _invalid(error: ValidationError) -> InvalidInput:
     reason = first.get("ctx", {}).get("error")
     if isinstance(reason, InvalidInput):
         return reason
-    name = str(first["loc"][0]) if first["loc"] else "the input"
+    if not first["loc"]:
+        hint = 'Give one, such as {"query": "…", "mode": "speed"}.'
+        return InvalidInput("The input is not a JSON object.", hint=hint)
+    name = str(first["loc"][0])
     if name in SETTINGS:
         return InvalidInput(f"{name} must be {SETTINGS[name].expected}, not {shown(first['input'])}.")
     expected = "given" if first["type"] == "missing" else "left out"
