@@ -361,7 +361,7 @@ def test_nothing_is_searched(built: Chain) -> None:
     assert sorted((r.route, r.body) for r in built.ollama.requests) == [
         ("GET /api/ps", b""),
         ("GET /api/version", b""),
-        ("POST /api/show", json.dumps({"model": MODEL}).encode()),
+        ("POST /api/show", json.dumps({"model": MODEL}, separators=(",", ":")).encode()),
     ]
     assert {r.route for r in built.vane.requests} == {"GET /api/config"}
 

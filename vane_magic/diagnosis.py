@@ -301,11 +301,11 @@ class _Service(NamedTuple):
     watch: Watch
     apart: bool  # Vane seems to be in a container, whose loopback interface is another
 
-    def ask(self, path: str, *members: str, query: str = "", body: bytes | None = None) -> _Told:
+    def ask(self, path: str, *members: str, query: str = "", json: object = None) -> _Told:
         """What it tells, with these members; raises what is found otherwise."""
         state, step = BROKEN, f"Look at the log of {self.name}, and at its address in Vane's settings."
         try:
-            with exchange(self.endpoint, "POST" if body else "GET", path, self.watch, query=query, body=body) as reply:
+            with exchange(self.endpoint, "POST" if json else "GET", path, self.watch, query=query, json=json) as reply:
                 content, status = reply.body(LOOK_UP_CAP), reply.status
             with suppress(ValidationError):
                 told = _Told.model_validate_json(content)
@@ -332,7 +332,7 @@ def _ollama(service: _Service, provider: Provider) -> _Finding:
 
 
 def _tools(service: _Service, key: str) -> _Finding:
-    told = service.ask("/api/show", "capabilities", body=json.dumps({"model": key}).encode())
+    told = service.ask("/api/show", "capabilities", json={"model": key})
     if "tools" not in told.capabilities:
         return BROKEN, f"{key} cannot call tools: Vane falls silent.", "Set chat_model to one that can (qwen3:8b)."
     size = next((size for name, size in told.model_info.items() if name.endswith(".context_length")), "unknown")

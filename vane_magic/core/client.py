@@ -406,7 +406,7 @@ class _Run:
     def _enter(self, phase: Phase, limit_s: float, started: float | None = None) -> Watch:
         """Begin a phase with a time limit of its own."""
         self._end_phase(phase)
-        self.watch = Watch(limit_s, cancel=self.cancel, on_tick=self._report, started=started)
+        self.watch = Watch(limit_s, self.cancel, self._report, started or self.phase_began)
         return self.watch
 
     def _end_phase(self, then: Phase | None = None) -> None:

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from errno import EINPROGRESS, EWOULDBLOCK
 from functools import partial
 from typing import Final, TypeVar
@@ -31,6 +32,12 @@ BODY_CAP: Final = 16 * 2**20  # bytes
 LINE_CAP: Final = 4 * 2**20  # bytes
 _MAX_HEADERS: Final = 100
 _SLICE_S: Final = 0.1
+_HEADERS: Final = {
+    "Accept": "application/json, text/event-stream",
+    "Accept-Encoding": "identity",
+    "Connection": "close",
+    "User-Agent": "vane-magic",
+}
 
 # No resolver and no hosts file is asked.
 _PINNED: Final = {"127.0.0.1": ("127.0.0.1",), "localhost": ("127.0.0.1", "::1"), "::1": ("::1",)}
@@ -48,6 +55,7 @@ class DeadlineExpired(TimeoutError):  # noqa: N818 - it says what happened, as t
     """The time of a `Watch` is over."""
 
 
+@dataclass
 class Watch:
     """What bounds one exchange: a time limit, a cancel token and a tick.
 
@@ -60,34 +68,24 @@ class Watch:
     on_tick
         Called at the start, and then every 100 ms while the exchange lasts.
     started
-        When the limit began to run, in monotonic seconds; now if None.
+        When the limit began to run, in monotonic seconds; now by default.
 
     Attributes
     ----------
-    limit_s : float
-        The limit in seconds.
     connected : bool
         Whether the exchange has found somebody who listens.
     """
 
-    def __init__(
-        self,
-        limit_s: float,
-        *,
-        cancel: threading.Event | None = None,
-        on_tick: Callable[[], None] | None = None,
-        started: float | None = None,
-    ) -> None:
-        self.limit_s = limit_s
-        self._cancel = cancel or threading.Event()
-        self._on_tick = on_tick or (lambda: None)
-        self._started = time.monotonic() if started is None else started
-        self._next_tick = 0.0
-        self.connected = False
+    limit_s: float
+    cancel: threading.Event = field(default_factory=threading.Event)
+    on_tick: Callable[[], None] = lambda: None
+    started: float = field(default_factory=time.monotonic)
+    connected: bool = False
+    _next_tick: float = 0.0
 
     def elapsed(self) -> float:
         """Seconds since the start."""
-        return time.monotonic() - self._started
+        return time.monotonic() - self.started
 
     def pulse(self) -> float:
         """Tick when it is time, and give the seconds (above 0, at most 0.1) that may pass before the next pulse.
@@ -102,8 +100,8 @@ class Watch:
         now = time.monotonic()
         if now >= self._next_tick:
             self._next_tick = now + _SLICE_S
-            self._on_tick()
-        if self._cancel.is_set():
+            self.on_tick()
+        if self.cancel.is_set():
             raise Cancelled("The question was stopped.")
         if (left := self.limit_s - self.elapsed()) <= 0:
             raise DeadlineExpired(f"the limit of {self.limit_s:g} s is over")
@@ -172,14 +170,7 @@ class Reply:
 
 @contextmanager
 def exchange(
-    endpoint: Endpoint,
-    method: str,
-    path: str,
-    watch: Watch,
-    *,
-    query: str = "",
-    body: bytes | None = None,
-    accept: str = "application/json, text/event-stream",
+    endpoint: Endpoint, method: str, path: str, watch: Watch, *, query: str = "", json: object = None
 ) -> Generator[Reply]:
     """Send one request over a connection of its own, which is closed at the end of the context.
 
@@ -193,10 +184,8 @@ def exchange(
         Bounds the connecting, sending and receiving together.
     query
         What stands behind the ``?``; our own text, which nothing checks.
-    body
-        JSON to send.
-    accept
-        The kinds of reply that are welcome.
+    json
+        What to send as JSON; None sends no body.
 
     Yields
     ------
@@ -215,10 +204,7 @@ def exchange(
         As `Watch.pulse` raises them.
     """
     target = check_endpoint(endpoint.url(path))
-    headers = {"Accept": accept, "Accept-Encoding": "identity", "Connection": "close", "User-Agent": "vane-magic"}
-    if body is not None:
-        headers["Content-Type"] = "application/json"
-    built = httpx.Request(method, str(target), headers=headers, content=body)
+    built = httpx.Request(method, str(target), headers=_HEADERS, json=json)
     asked = f"{target.path or '/'}?{query}".rstrip("?")
     url = httpcore.URL(scheme=target.scheme, host=target.host, port=target.port, target=asked)
     request = httpcore.Request(method, url, headers=built.headers.raw, content=built.content)

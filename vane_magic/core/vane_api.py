@@ -5,7 +5,6 @@ Everything that comes back is untrusted: it is bounded, and read leniently.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -134,8 +133,7 @@ def search(
     SecurityBoundaryViolation, VaneServiceUnavailable, DeadlineExpired, Cancelled
         As `exchange` raises them.
     """
-    body = json.dumps(request, ensure_ascii=False).encode()
-    with exchange(endpoint, "POST", "/api/search", watch, body=body) as reply:
+    with exchange(endpoint, "POST", "/api/search", watch, json=request) as reply:
         _check_status(reply)
         if "json" in reply.headers.get("content-type", ""):
             _take_event(_parse(reply.body()), received)
