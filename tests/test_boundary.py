@@ -277,7 +277,7 @@ def test_only_literal_addresses_are_asked_for() -> None:
 def test_the_worst_verdict_is_the_greatest() -> None:
     """So `max` of several verdicts is the one that counts."""
     assert max(Locality) == Locality.REMOTE
-    assert [verdict.word for verdict in sorted(Locality)] == ["local", "unverified", "remote"]
+    assert [verdict.name for verdict in sorted(Locality)] == ["LOCAL", "UNVERIFIED", "REMOTE"]
 
 
 _HOSTS: Final = {

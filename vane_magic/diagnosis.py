@@ -200,7 +200,7 @@ class _Doctor:
         self._choice = choice = choose(here, given.chat_model, given.embedding_model, allow_remote=given.allow_remote)
         of = f", one of {choice.fitting} that fit" if choice.fitting > 1 else ""
         chat, embedding = choice.chat, choice.embedding
-        told = f"{chat} ({chat.locality.word}{of}); to embed: {embedding} ({embedding.locality.word})."
+        told = f"{chat} ({chat.locality.name.lower()}{of}); to embed: {embedding} ({embedding.locality.name.lower()})."
         if choice.locality is not Locality.LOCAL:
             return WARNING, told, "Make sure that you know where they run: the question goes there."
         return OK, told, "Fix the one that answers with chat_model (VANE_CHAT_MODEL)." if of else ""

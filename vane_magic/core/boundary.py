@@ -105,11 +105,6 @@ class Locality(IntEnum):
     UNVERIFIED = 1
     REMOTE = 2
 
-    @property
-    def word(self) -> str:
-        """The verdict as a word for people."""
-        return self.name.lower()
-
 
 _HOST_NAMES: Final = ("host.docker.internal", "host.containers.internal")  # by which Docker and Podman name the host
 # Loopback, and the unspecified address: whoever connects to that reaches the own machine, or nothing.

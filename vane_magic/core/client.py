@@ -286,7 +286,7 @@ class _Run:
         self.of_documents = any(provider.type == "localdocs" for provider in server.providers)
         choice = choose(server, settings.chat_model, settings.embedding_model, allow_remote=settings.allow_remote)
         self._note(chat_model=str(choice.chat), embedding_model=str(choice.embedding))
-        self._note(fitting=choice.fitting, locality=choice.locality.word)
+        self._note(fitting=choice.fitting, locality=choice.locality.name.lower())
         return self._ask(settings, endpoint, choice)
 
     def _check(self) -> Settings:

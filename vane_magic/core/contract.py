@@ -45,15 +45,13 @@ def check_query(value: object) -> str:
         raise InvalidInput(f"The question must be text, not {type(value).__name__}.")
     query = value.strip()
     if len(query) < MIN_QUERY:
-        what, hint = f"The question {shown(query)} is too short.", f"It needs {MIN_QUERY} characters or more."
-    elif len(query) > MAX_QUERY:
-        what, hint = f"The question has {len(query):,} characters.", f"It may have {MAX_QUERY:,} at most."
-    elif not is_clean(query):
+        raise InvalidInput(f"The question {shown(query)} is too short.", hint=f"Give {MIN_QUERY} characters or more.")
+    if len(query) > MAX_QUERY:
+        raise InvalidInput(f"The question has {len(query):,} characters.", hint=f"It may have {MAX_QUERY:,} at most.")
+    if not is_clean(query):
         what = "The question holds a NUL character or half of a surrogate pair."
-        hint = "Such text cannot be sent; remove it."
-    else:
-        return query
-    raise InvalidInput(what, hint=hint)
+        raise InvalidInput(what, hint="Such text cannot be sent; remove it.")
+    return query
 
 
 def _no_text(value: object) -> object:
@@ -125,8 +123,7 @@ def _invalid(error: ValidationError) -> InvalidInput:
     if isinstance(reason, InvalidInput):
         return reason
     if not first["loc"]:
-        hint = 'Give one, such as {"query": "…", "mode": "speed"}.'
-        return InvalidInput("The input is not a JSON object.", hint=hint)
+        return InvalidInput("The input is not a JSON object.", hint='Give one like {"query": "…", "mode": "speed"}.')
     name = str(first["loc"][0])
     if name in SETTINGS:
         return InvalidInput(f"{name} must be {SETTINGS[name].expected}, not {shown(first['input'])}.")

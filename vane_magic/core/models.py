@@ -77,8 +77,7 @@ def choose(server: Server, chat_name: str | None, embedding_name: str | None, *,
 
 def chat_names(server: Server) -> list[str]:
     """The names by which the chat models can be asked for, in a fixed order."""
-    models = sorted(_models(server, "chat"), key=_order)
-    return [str(model) for model in models if not model.embeds]
+    return [str(model) for model in sorted(_models(server, "chat"), key=_order) if not model.embeds]
 
 
 def _models(server: Server, kind: str) -> Iterator[Model]:

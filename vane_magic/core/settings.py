@@ -267,10 +267,9 @@ class Settings(NamedTuple):
         return self.mode.limit_s if self.timeout is None else self.timeout
 
 
-def environment(environ: Mapping[str, str] | None = None) -> Layer:
+def environment(environ: Mapping[str, str] = os.environ) -> Layer:
     """The layer of the ``VANE_…`` variables; an empty variable counts as not set."""
-    source = os.environ if environ is None else environ
-    return Layer("{env} in the environment", {s.name: source.get(s.env) or None for s in SETTINGS.values()})
+    return Layer("{env} in the environment", {s.name: environ.get(s.env) or None for s in SETTINGS.values()})
 
 
 def _in_force(setting: Setting, layers: Iterable[Layer]) -> tuple[object, str]:
