@@ -182,6 +182,23 @@ def test_markdown_keeps_each_source_one_entry() -> None:
     assert text.splitlines()[-2:] == ["1. [T](<https://a.example/1>)", r"2. a\]\(http://evil\) \# b"]
 
 
+def test_a_result_from_json_knows_what_its_members_tell() -> None:
+    """So its card links its citations, and a follow-up question can go on from it."""
+    second = Source(source_id="4", title="U", url="https://a.example/4", snippet_preview="S")
+    answer = "So [4], not [9]."
+    first = ToolResult.of_run(RunDetails(), 7, data=data(answer, sources=(SOURCE, second)))
+    again = ToolResult.model_validate_json(first.to_json())
+    assert again.run.citations == {4: second}
+    assert again.to_frame().cited.tolist() == [False, True]
+    assert (again.run.query, again.run.mode, again.run.turns) == (
+        "what is it",
+        Mode.SPEED,
+        (Turn("what is it", answer),),
+    )
+    late = ToolResult.model_validate_json(failure(ExecutionTimeout("Late.", "Slow.", "Wait.")).to_json())
+    assert (late.run.failure, late.run.turns) == (("Late. Slow. Wait.", "", ""), ())
+
+
 def test_a_frame_says_which_sources_are_cited() -> None:
     """One row a source."""
     frame = success(cited=((1, SOURCE),)).to_frame()

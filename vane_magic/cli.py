@@ -118,8 +118,7 @@ def _ask(options: argparse.Namespace) -> int:
     except Interrupted as interrupted:
         result, code = interrupted.result, INTERRUPTED
     except VaneError as error:
-        details = RunDetails(query=" ".join(options.question), failure=(error.what, error.cause, error.hint))
-        result = ToolResult.of_run(details, 0, error=error)
+        result = ToolResult.of_run(RunDetails(query=" ".join(options.question)), 0, error=error)
     if options.json:
         _put(result.to_json(), exact=True)
     else:

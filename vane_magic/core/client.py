@@ -244,8 +244,9 @@ class _Run:
     def __post_init__(self) -> None:
         self.started = self.phase_began = time.monotonic()
         self.before = (_BUSY_BEFORE,) if self.client.left_at_work else ()
+        self.turns = self.previous.run.turns if self.previous else ()
         query = self.query.strip() if isinstance(self.query, str) else ""
-        self.details = RunDetails(query=query, turns=_turns(self.previous), notes=self.before)
+        self.details = RunDetails(query=query, turns=self.turns, notes=self.before)
         self.settings: Settings | None = None
         self.phase: Phase | None = None
         self.watch = Watch(LOOK_UP_S)  # of the present phase
@@ -331,7 +332,7 @@ class _Run:
             "chatModel": choice.chat.reference,
             "embeddingModel": choice.embedding.reference,
             "optimizationMode": settings.mode.value,
-            "history": _history(_turns(self.previous)),
+            "history": _history(self.turns),
             "stream": True,
         }
         return request | ({"systemInstructions": settings.instructions} if settings.instructions else {})
@@ -376,7 +377,6 @@ class _Run:
             data = None
         if self.settings and DOCTOR not in error.hint and not isinstance(error, (Cancelled, InternalError)):
             error.hint = f"{error.hint} {DOCTOR}".strip()
-        self._note(failure=(error.what, error.cause, error.hint))
         return self._ended(data, error)
 
     def _ended(self, data: ToolData | None, error: VaneError | None = None) -> ToolResult:
@@ -433,15 +433,6 @@ class _Run:
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
-
-
-def _turns(previous: ToolResult | None) -> tuple[Turn, ...]:
-    """The conversation so far; a result that came from JSON has only its own turn."""
-    if previous is None:
-        return ()
-    if not previous.run.turns and previous.success and previous.data:
-        return (Turn(previous.data.query, previous.data.answer),)
-    return previous.run.turns
 
 
 def _history(turns: Sequence[Turn]) -> list[list[str]]:

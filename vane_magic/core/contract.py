@@ -23,7 +23,7 @@ from pydantic.types import StrictBool, StrictFloat, StrictInt, StrictStr
 from vane_magic.core.errors import ERROR_TYPES, InvalidInput, VaneError
 from vane_magic.core.modes import ErrorCode, Mode
 from vane_magic.core.settings import SETTINGS, is_clean, shown
-from vane_magic.display import Card, CardSource
+from vane_magic.display import Card, CardSource, find_marks
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -268,7 +268,7 @@ class ToolResult(_Model):
     data: ToolData | None = None
     error: ToolError | None = None
     telemetry: Telemetry
-    _run: RunDetails = PrivateAttr(default_factory=RunDetails)
+    _run: RunDetails | None = PrivateAttr(default=None)
     _raised: BaseException | None = PrivateAttr(default=None)  # what an INTERNAL_ERROR stands for
 
     @field_validator("data", "error", mode="before")
@@ -293,6 +293,7 @@ class ToolResult(_Model):
         if data is not None:
             parts["data"] = data
         if error is not None:
+            run = run._replace(failure=(error.what, error.cause, error.hint))
             advice = error.code.fallback_recommended
             parts["error"] = ToolError(code=error.code, message=error.message, fallback_recommended=advice)
         result = cls.model_validate(parts)
@@ -302,8 +303,8 @@ class ToolResult(_Model):
 
     @property
     def run(self) -> RunDetails:
-        """What is known of the run beyond the contract."""
-        return self._run
+        """What is known of the run beyond the contract; of a result from JSON, what its members tell."""
+        return self._run or self._run_by_contract()
 
     @property
     def answer(self) -> str:
@@ -325,13 +326,17 @@ class ToolResult(_Model):
         """
         if self.error is None:
             return self
-        raised = ERROR_TYPES.get(cast("ErrorCode", self.error.code), VaneError)(*self._failure())
+        raised = ERROR_TYPES.get(cast("ErrorCode", self.error.code), VaneError)(*self.run.failure)
         raised.result = self
         raise raised from self._raised
 
-    def _failure(self) -> tuple[str, str, str]:
-        """What happened, its cause and the next step; of a result from elsewhere only the message is known."""
-        return self.run.failure if self.error is None or any(self.run.failure) else (self.error.message, "", "")
+    def _run_by_contract(self) -> RunDetails:
+        query, mode = (self.data.query, self.data.mode) if self.data else ("", None)
+        named = {number for mark in find_marks(self.answer) for number in mark.numbers}
+        cited = tuple((n, s) for place, s in enumerate(self.sources, 1) if (n := _number(s, place)) in named)
+        failure = (self.error.message, "", "") if self.error else ("", "", "")
+        turns = (Turn(query, self.answer),) if self.success else ()
+        return RunDetails(query=query, mode=mode, cited=cited, failure=failure, turns=turns)
 
     def with_notes(self, *notes: str) -> Self:
         """The same result, equal to this one, whose card bears these notes as well."""
@@ -368,10 +373,10 @@ class ToolResult(_Model):
 
     def card(self) -> Card:
         """What is shown of this result."""
-        what, cause, hint = self._failure()
+        what, cause, hint = self.run.failure
         partial = self.error is not None and bool(self.answer)
         return Card(
-            query=self.run.query or (self.data.query if self.data else ""),
+            query=self.run.query,
             text=self.answer,
             sources=tuple(_card_source(_number(s, place), s) for place, s in enumerate(self.sources, 1)),
             cited={number: _card_source(number, source) for number, source in self.run.cited},

@@ -102,8 +102,7 @@ class Session:
             client = self._local_client(options, live) if asked.local else self.client
             return client.research(query, **options, previous=previous, on_progress=live.report)  # pyright: ignore[reportArgumentType] - the table of options has these names and types
         except VaneError as error:
-            details = RunDetails(query=question, failure=(error.what, error.cause, error.hint))
-            return ToolResult.of_run(details, 0, error=error)
+            return ToolResult.of_run(RunDetails(query=question), 0, error=error)
 
     def _bind(self, result: ToolResult, asked: Asked) -> None:
         self._shell.user_ns["_vane"] = result
