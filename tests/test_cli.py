@@ -207,6 +207,30 @@ def test_wrong_usage_is_exit_code_2_without_a_result(run: Run, args: list[str]) 
     assert "usage: vane-research" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["\N{EN DASH}-local-docs", "what is a hash?"], "options begin with hyphens"),
+        (["\N{EM DASH}json", "what is a hash?"], "options begin with hyphens"),
+        (["--local-docs", "{folder}", "what is a hash?"], "VANE_LOCAL_DOCS"),
+        (["--scope", "academic,", "web", "--jsn", "what?"], "-- goes before a question"),
+    ],
+)
+def test_what_would_have_been_asked_by_mistake_is_wrong_usage(
+    run: Run, tmp_path: Path, args: list[str], told: str
+) -> None:
+    """A question that was meant to stay local must not be sent elsewhere."""
+    done = run("ask", *(arg.format(folder=tmp_path) for arg in args))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+
+
+@pytest.mark.parametrize("question", ["\N{EN DASH}40 C in F", "\N{EM DASH}json is what?"])
+def test_a_question_in_quotes_may_begin_with_a_dash(run: Run, vane: ReplayServer, question: str) -> None:
+    """Options have no blanks in them."""
+    assert run("ask", question, "--url", vane.url).returncode == 0
+
+
 def test_the_version_is_the_packages(run: Run) -> None:
     """As its metadata have it."""
     assert run("--version") == (0, f"vane-research {metadata.version('vane-magic')}\n", "")

@@ -386,9 +386,7 @@ def test_what_backs_an_answer_is_said(
     assert note in result.card().plain()
 
 
-def test_documents_that_do_not_match_are_not_the_webs_fault(
-    scripted: Scripted, ask: Callable[..., ToolResult]
-) -> None:
+def test_documents_that_do_not_match_are_not_the_webs_fault(scripted: Scripted, ask: Callable[..., ToolResult]) -> None:
     """The engine of the local documents has no SearXNG that could be broken."""
     told = config([provider("Local documents", kind="localdocs", chat=["extractive"], embedding=["none"])])
     (note,) = ask(scripted(answer("Nothing was found.", []), config=told)).run.notes

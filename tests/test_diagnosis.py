@@ -58,6 +58,7 @@ from vane_magic.core.gpu_lock import GpuLock
 from vane_magic.core.settings import Layer
 from vane_magic.diagnosis import BROKEN, OK, UNCHECKED, WARNING, Diagnosis, diagnose
 from vane_magic.display import Check
+from vane_magic.localdocs import Service
 
 PAGE = Path(__file__).parent.parent / "docs" / "outcomes" / "doctor.md"
 HOME_LOCK = ".vane-gpu-worker.lock"
@@ -349,6 +350,15 @@ def test_a_remote_search_engine_that_is_allowed_is_a_warning(built: Chain) -> No
     built.patch.setenv("VANE_ALLOW_REMOTE", "true")
     found = built.examine(searxng="https://searx.example.org")
     assert states(found) == {"SearXNG": WARNING}
+
+
+def test_local_documents_have_no_search_engine_to_blame(built: Chain, tmp_path: Path) -> None:
+    """Their engine gives its own address for it."""
+    (tmp_path / "a.md").write_text("# Tides\n\nA tide turns.\n")
+    with Service([tmp_path], cache_dir=tmp_path / "cache") as engine:
+        built.patch.setenv("VANE_URL", engine.url)
+        found = diagnose()
+    assert (link(found, "SearXNG").state, found.ok) == (UNCHECKED, True)
 
 
 def test_nothing_is_searched(built: Chain) -> None:

@@ -349,10 +349,7 @@ def test_text_that_is_no_markdown_stays_as_it_is(library: Library) -> None:
     (library.folder / "a.rst").write_text("Turbine\n=======\n\nA turbine has __init__ and *args, **kwargs.\n")
     (library.folder / "b.html").write_text("<h2>Turbine</h2><p>A turbine &lt;b&gt; has `__init__` too.</p>")
     texts = [" ".join(text.split()) for _, _, text in library.ask("turbine", mode="quality")[1]]
-    assert sorted(texts) == [
-        "A turbine <b> has `__init__` too.",
-        "A turbine has __init__ and *args, **kwargs.",
-    ]
+    assert sorted(texts) == ["A turbine <b> has `__init__` too.", "A turbine has __init__ and *args, **kwargs."]
 
 
 def test_no_answer_shows_a_comment(library: Library) -> None:

@@ -458,7 +458,7 @@ def test_a_timeout_that_no_question_could_have_is_refused_when_it_is_assigned(
     notebook.config(mode=mode, timeout=taken)
     notebook.config(timeout=refused)
     assert told in caplog.text
-    assert "Use a slower mode, or a shorter timeout" in caplog.text
+    assert "Set a shorter one, or a slower mode" in caplog.text
     assert notebook.magics.timeout == taken
 
 

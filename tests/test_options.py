@@ -182,6 +182,8 @@ def test_the_question_is_the_rest_as_typed(line: str, question: str) -> None:
         ("\N{EN DASH}\N{EN DASH}quiet q", ["did you mean --quiet?"]),
         ("\N{EN DASH}n5 q", ["did you mean -n5?"]),
         ("--local-docs=papers q", ["--local-docs takes no value", "%config VaneMagics.local_docs", "VANE_LOCAL_DOCS"]),
+        ("--timeout 5 q", ["there is no option '--timeout'; it is set by %config VaneMagics.timeout"]),
+        ("--lock-path=/x q", ["it is set by %config VaneMagics.lock_path"]),
         ("-is it cold", ["there is no option '-is'"]),
         ("-out r q", ["there is no option '-out'; did you mean --out?"]),
         ("what is \\", ["ends in a \\", "%%vane", "write a blank after it"]),

@@ -30,7 +30,7 @@ from vane_magic.core.contract import ToolResult, VaneSkillInput
 from vane_magic.core.errors import ERROR_TYPES, InvalidInput
 from vane_magic.core.gpu_lock import GpuLock
 from vane_magic.core.modes import ErrorCode, Mode
-from vane_magic.trigger import read_trigger
+from vane_magic.question import read_trigger
 
 SKILL = (ROOT / "SKILL.md").read_text(encoding="utf-8")
 SCHEMA = vane_magic.tool_schema()

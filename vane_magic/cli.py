@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext, suppress
@@ -19,7 +20,7 @@ from vane_magic.core.errors import ConfigurationError, Interrupted, InvalidInput
 from vane_magic.core.modes import ErrorCode
 from vane_magic.core.settings import SETTINGS, Layer, Settings, environment
 from vane_magic.core.vane_api import DOCTOR
-from vane_magic.trigger import read_trigger
+from vane_magic.question import is_folder, read_trigger
 
 INTERRUPTED: Final = 130  # as shells have it for SIGINT
 _INPUT_CAP: Final = 1_000_000  # bytes of --input; a question has 100,000 characters at most
@@ -41,7 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     options, unknown = _parser().parse_known_args(argv)
     if unknown:
-        hint = " (-- goes before a question that begins with a hyphen)" if options.run is _ask else ""
+        is_late = options.run is _ask and unknown[0].startswith("-")
+        hint = " (-- goes before a question that begins with a hyphen)" if is_late else ""
         options.usage_error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     try:
         code = cast("int", options.run(options))
@@ -134,6 +136,12 @@ def _check_usage(options: argparse.Namespace) -> None:
         options.usage_error("--mode and --max-sources are members of the input")
     if options.url and options.local_docs:
         options.usage_error("--url and --local-docs exclude each other")
+    first, *others = options.question or [""]
+    if re.fullmatch(r"[\N{EN DASH}\N{EM DASH}]-?[a-zA-Z]\S*", first):
+        options.usage_error(f"{first} begins with a dash, and options begin with hyphens (-, --)")
+    if options.local_docs and others and is_folder(first):
+        told = "its folders are set by VANE_LOCAL_DOCS (if it belongs to the question, put that into quotes)"
+        options.usage_error(f"--local-docs takes no folder, and {first} is one; {told}")
 
 
 def _result(options: argparse.Namespace) -> ToolResult:
@@ -170,7 +178,8 @@ def _read(place: str) -> bytes:
         with nullcontext(sys.stdin.buffer) if place == "-" else Path(place).open("rb") as file:
             text = file.read(_INPUT_CAP + 1)
     except OSError as error:
-        raise InvalidInput(f"The input cannot be read: {error}") from error
+        hint = "It takes a file's name, or - for standard input." if place.lstrip().startswith("{") else ""
+        raise InvalidInput(f"The input cannot be read: {error}", hint=hint) from error
     if len(text) > _INPUT_CAP:
         raise InvalidInput(f"The input has more than {_INPUT_CAP:,} bytes.")
     return text
@@ -179,7 +188,8 @@ def _read(place: str) -> bytes:
 def _print(result: ToolResult, *, local: bool) -> None:
     """Answer and sources on standard output; what else there is to say, in a shell's words, on standard error."""
     width = min(get_terminal_size().columns, 100)
-    card = result.card()
+    told = ["The links lead there while vane-research serve runs."] if local and result.sources else []
+    card = result.with_notes(*told).card()
     hint = card.hint.replace(DOCTOR, "Run vane-research doctor to see which link is broken.")
     if card.code == ErrorCode.VANE_SERVICE_UNAVAILABLE and not local:
         from vane_magic.diagnosis import WITHOUT_VANE  # noqa: PLC0415 - only this failure needs it

@@ -355,6 +355,8 @@ def _memory(service: _Service, key: str) -> _Finding:
 
 def _searxng(server: Server, settings: Settings) -> _Finding:
     """What it says where it can be asked from here; otherwise where it is."""
+    if not server.told_hosts or any(provider.type == "localdocs" for provider in server.providers):
+        return UNCHECKED, "Vane does not tell where it is, or has no need of it.", ""
     if endpoint := server.searxng_loopback:
         in_container = any((provider.host or "").endswith(".internal") for provider in server.providers)
         service = _Service("SearXNG", endpoint, Watch(PROBE_S), apart=in_container)
@@ -367,8 +369,6 @@ def _searxng(server: Server, settings: Settings) -> _Finding:
             if not count:
                 return BROKEN, f"{text}: a search finds nothing.", "Switch some on in SearXNG's settings.yml."
         return OK, f"{text}. Engines that are not offline get the search terms.", ""
-    if not server.told_hosts or any(provider.type == "localdocs" for provider in server.providers):
-        return UNCHECKED, "Vane does not tell where it is, or has no need of it.", ""
     if (host := server.searxng_host) is None:
         return BROKEN, "Vane has no search engine.", "Set SearXNG's address in Vane (SEARXNG_API_URL)."
     if locality_of_host(host, is_own_address=is_own_address) is not Locality.REMOTE:

@@ -127,8 +127,8 @@ def _invalid(error: ValidationError) -> InvalidInput:
     name = str(first["loc"][0])
     if name in SETTINGS:
         return InvalidInput(f"{name} must be {SETTINGS[name].expected}, not {shown(first['input'])}.")
-    expected = "given" if first["type"] == "missing" else "left out"
-    return InvalidInput(f"{name[:80]} must be {expected}.", hint="Known are query, mode and max_sources.")
+    what = f"There is no member {shown(name)}." if first["type"] == "extra_forbidden" else f"{name[:80]} must be given."
+    return InvalidInput(what, hint="Known are query, mode and max_sources.")
 
 
 _Text: TypeAlias = Annotated[StrictStr, Field(min_length=1)]
@@ -416,7 +416,7 @@ class ToolResult(_Model):
         state = "success" if self.error is None else self.error.code
         mode = f" {self.run.mode.value}" if self.run.mode else ""
         spent = f"{self.telemetry.duration_ms / 1000:.1f} s"
-        head = f"<ToolResult {state}{mode} {spent}, {len(self.sources)} sources>"
+        head = f"<ToolResult {state}{mode} {spent}, {len(self.sources)} source{'s' * (len(self.sources) != 1)}>"
         text = " ".join((self.answer or (self.error.message if self.error else "")).split())
         return f"{head}\n{text[:200]}{'…' if len(text) > 200 else ''}"  # noqa: PLR2004 - a few lines
 

@@ -189,7 +189,7 @@ _CHAT: Final = "a model's name, as `Provider/model` or `model`"
 _ROWS: Final = (
     Setting("url", DEFAULT_URL, _url, "an address", "Vane's address, on the loopback interface"),
     Setting(
-        "mode", Mode.BALANCED, Mode, "speed, balanced or quality", "how much work Vane may do",
+        "mode", Mode.BALANCED, Mode, "speed, balanced or quality", "how much work Vane may do, in 10, 30 or 60 s",
         of_call=True, choices=tuple(Mode),
     ),
     Setting("max_sources", 8, _whole_number, "a whole number of 1 or more", "how many sources to return", of_call=True),
@@ -257,7 +257,7 @@ class Settings(NamedTuple):
             raise ConfigurationError(
                 f"timeout is {settings.limit_s:g} s, above the {settings.mode.limit_s:g} s of"
                 f" {settings.mode} mode (from {origins['timeout']}).",
-                hint="Use a slower mode, or a shorter timeout: the limit is part of the contract.",
+                hint="Set a shorter one, or a slower mode if there is one: the limit is part of the contract.",
             )
         return settings
 

@@ -108,7 +108,8 @@ def serve_forever(folders: Sequence[Path], port: int, out: TextIO) -> None:
     with suppress(KeyboardInterrupt), ExitStack() as stack:
         stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, signal.default_int_handler))
         service = stack.enter_context(Service(folders, port=port, on_progress=tell))
-        print(f"Serving {service.documents} documents at {service.url} (Ctrl-C stops).", file=out, flush=True)
+        count = f"{service.documents} document{'s' * (service.documents != 1)}"
+        print(f"Serving {count} at {service.url} (Ctrl-C stops).", file=out, flush=True)
         threading.Event().wait()
 
 

@@ -6,7 +6,6 @@ So the scan stops at the first word that is no option, and never looks into the 
 
 from __future__ import annotations
 
-import os
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Final, NamedTuple
 from IPython.core.error import UsageError
 
 from vane_magic.core.settings import SETTINGS, Setting, shown
+from vane_magic.question import is_folder
 
 MAGIC: Final = "vane"
 
@@ -286,8 +286,10 @@ def _refuse_mistaken(word: str) -> None:
         near = get_close_matches(word.partition("=")[0][:80], BY_NAME, n=1, cutoff=0.75)
     elif not near:
         return
+    name = word.lstrip("-").partition("=")[0].replace("-", "_")
+    place = f"; it is set by %config VaneMagics.{name} = …" if name in SETTINGS else ""
     raise UsageError(
-        f"there is no option {shown(word.partition('=')[0])}{_did_you_mean(near)}\n"
+        f"there is no option {shown(word.partition('=')[0])}{_did_you_mean(near) or place}\n"
         f"(%{MAGIC}? explains the options. Put -- before a question that starts with a hyphen:"
         f" %{MAGIC} -- {word[:80]} …)"
     )
@@ -329,14 +331,10 @@ def _refuse_late_options(question: str) -> None:
 
 
 def _refuse_folder(question: str) -> None:
-    """Refuse a question that begins with a folder's path: whoever typed it meant its documents.
-
-    A plain word may name a folder by chance, as "docs" does.
-    """
+    """Refuse a question that begins with a folder: whoever typed it meant its documents."""
     first = _VALUE.match(question)
     folder: str = (first and (first["quoted"] or first["bare"])) or ""
-    is_path = folder.startswith((".", "~")) or "/" in folder or os.sep in folder
-    if is_path and os.path.isdir(os.path.expanduser(folder)):  # noqa: PTH111, PTH112 - pathlib raises for a long word
+    if is_folder(folder):
         raise UsageError(
             f"--local-docs takes no folder, and {shown(folder)} is one; {_FOLDERS}\n"
             f"(If it belongs to the question, put -- before the question: %{MAGIC} --local-docs -- …)"

@@ -22,7 +22,7 @@ from vane_magic.notebook.live import Live, open_live
 from vane_magic.notebook.options import MAGIC, Asked, expand
 from vane_magic.notebook.shown import ShowOnce
 from vane_magic.notebook.traits import DEFAULTS
-from vane_magic.trigger import read_trigger
+from vane_magic.question import read_trigger
 
 
 class Session:
