@@ -37,6 +37,10 @@ def numbers(text: str) -> list[int]:
         ("a ` tick\n\nand another ` [1]", [1]),
         ("a ` tick [1]\n```\nand `x[2]`\n```\n[3]", [1, 3]),
         (r"\`a [1]\`", [1]),
+        (r"a \\`code [1]` [2]", [2]),
+        ("* ```py\n  x[1]\n  ```\n\nThe answer is [1], see [2].", [1, 2]),
+        ("1. a\n\n    ```py\n    x[0] = y[1]\n    ```\n\n    done [2]", [2]),
+        ("> ```\n> x[1]\n> ```\n> so [2]", [2]),
         ("[1](https://evil.example) and [text [2]](x) [3]", [2, 3]),
         ("[a](https://en.example/x_(y)) [1]", [1]),
         ("<https://x.example/[1]> [2]", [2]),
@@ -131,6 +135,7 @@ SHAPES = [
     ("<thinking>a</thinking> b <THINK>c</THINK> d", "b  d", "a\nc"),
     ("The answer.<think>more", "The answer.", "more"),
     ("<think>use ``` here</think>The answer.", "The answer.", "use ``` here"),
+    ("<think>hm</think> Use the `<think>` tag [1]. More.", "Use the `<think>` tag [1]. More.", "hm"),
     ("<think></think>The answer.", "The answer.", ""),
 ]
 
@@ -169,10 +174,13 @@ def test_marks_are_stripped_for_the_history() -> None:
 
 
 def test_hostile_answers_take_linear_time() -> None:
-    """Megabytes of openers end at once; a quadratic scan would hit the test's time limit."""
+    """Megabytes of openers end at once, also with a far closer; a quadratic scan would hit the time limit."""
     for unit in (
         "[",
         "`",
+        "- ",
+        "> 1. ",
+        "~",
         "``` \n",
         "[](",
         "<think>",
@@ -186,6 +194,7 @@ def test_hostile_answers_take_linear_time() -> None:
         "【",
         "</think>",
     ):
-        text = unit * (1_000_000 // len(unit))
-        split_thinking(text)
-        list(marks_outside_code(text))
+        many = unit * (500_000 // len(unit))
+        for text in (many + many, many + "x" * 500_000 + unit, f"- {many}\n> {many}"):
+            split_thinking(text)
+            list(marks_outside_code(text))

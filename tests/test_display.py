@@ -527,3 +527,9 @@ def test_a_terminal_prints_a_huge_answer_as_it_stands() -> None:
     """Beyond 200,000 characters Markdown is not laid out, only cleaned."""
     text = "**bold** \x1b[31m\n" * 20_000
     assert Card(text=text).terminal() == text.replace("\x1b", "\ufffd")
+
+
+def test_a_table_in_a_list_has_each_cell_once() -> None:
+    """Its head stands behind the item's marker; what a row has beyond the head is kept."""
+    text = Card(text="- | a | b |\n  |---|---|\n  | 1 | 2 | 3 |").plain()
+    assert re.findall(r"\w", text) == ["a", "b", "1", "2", "3"]

@@ -79,7 +79,20 @@ def test_the_path_of_a_folder_is_known_by_its_form(word: str, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    "word", ["papers", "what", "", "/etc/hosts", ".NET", "and/or", "~nobody-of-that-name/x", "\0", "x" * 5_000]
+    "word",
+    [
+        "papers",
+        "what",
+        "",
+        "/etc/hosts",
+        ".NET",
+        "and/or",
+        "~nobody-of-that-name/x",
+        "\0",
+        "~\0x/",
+        "~\ud800",
+        "x" * 5_000,
+    ],
 )
 def test_other_words_are_the_questions(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder may have the name of a plain word; a file is none; what can be no path is nobody's business."""

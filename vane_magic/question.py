@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from typing import Final
 
 from vane_magic.core.errors import InvalidInput
@@ -39,7 +40,9 @@ def is_folder(word: str) -> bool:
 
     A plain word is none: it may name a folder by chance, as "docs" does.
     """
-    path = os.path.expanduser(word)  # noqa: PTH111 - here and below, pathlib raises for a long word
-    if os.path.isdir(path):  # noqa: PTH112
-        return "/" in word or os.sep in word or word in {".", "..", "~"}
-    return word.startswith(("./", "../", "~/", "/")) and not os.path.exists(path)  # noqa: PTH110
+    with suppress(ValueError):  # of what can be no path
+        path = os.path.expanduser(word)  # noqa: PTH111 - here and below, pathlib raises for a long word
+        if os.path.isdir(path):  # noqa: PTH112
+            return "/" in word or os.sep in word or word in {".", "..", "~"}
+        return word.startswith(("./", "../", "~/", "/")) and not os.path.exists(path)  # noqa: PTH110
+    return False

@@ -13,11 +13,13 @@ from vane_magic.display import Mark, clean, find_marks
 PREVIEW: Final = 300  # characters of title and snippet_preview
 _READ: Final = 20_000  # characters of a source that a preview looks at
 _URL: Final = re.compile(r"https?://[^\s\x00-\x20\x7f]{1,8000}", re.IGNORECASE)
-# Fenced code, up to its end or the text's; code in a paragraph; links. Every repetition is bounded or runs once.
+# Fenced code, up to its end or the text's, also in lists and quotations; code in a paragraph; links.
+# Every repetition is bounded, gives nothing back, or runs once.
 _HIDDEN: Final = re.compile(
-    r"^ {0,3}(?P<fence>(?P<one>[`~])(?P=one){2,})(?:(?<=~)|(?![^\n]*`))[^\n]*"
-    r"(?:[\s\S]*?^ {0,3}(?P=fence)(?P=one)*[ \t]*$|[\s\S]*)"
-    r"|(?<![`\\])(?P<ticks>`+)(?!`)(?:(?!\n[ \t]*(?:\n|```|~~~))[\s\S]){1,2000}?(?<!`)(?P=ticks)(?!`)"
+    r"^[ \t]*+(?:(?:>|[-*+]|[0-9]{1,9}[.)])[ \t]*+)*+"
+    r"(?P<fence>(?P<one>[`~])(?P=one){2,}+)(?:(?<=~)|(?![^\n]*`))[^\n]*"
+    r"(?:[\s\S]*?^[ \t>]*+(?P=fence)(?P=one)*+[ \t]*+$|[\s\S]*)"
+    r"|(?<!`)(?<!(?<!\\)\\)(?P<ticks>`++)(?:(?!\n[ \t]*(?:\n|```|~~~))[\s\S]){1,2000}?(?<!`)(?P=ticks)(?!`)"
     r"|\[[^\[\]\n]{0,999}\]\((?:[^()\n]|\([^()\n]{0,200}\)){0,2000}\)|<https?://[^<>\s]{0,2000}>",
     re.MULTILINE,
 )
@@ -129,10 +131,11 @@ def split_thinking(text: str) -> tuple[str, str]:
         return "", text  # cut in the middle of the opener
     if "think" not in text.lower():
         return text, ""
-    starts_inside = re.match(r"\s*<think", text, re.IGNORECASE)
+    opening = re.match(r"\s*<think[\s\S]*?(?:</think(?:ing)?>|\Z)", text, re.IGNORECASE)  # no Markdown, and so no code
+    start = opening.end() if opening else 0
     answer, thinking = list[str](), list[str]()
     end, inside = 0, False
-    for tag in _THINK.finditer(text if starts_inside else _masked(text)):
+    for tag in _THINK.finditer(text[:start] + _masked(text[start:])):
         closes = bool(tag[1])
         if closes and not inside and not thinking:
             thinking, answer = [*answer, text[end : tag.start()]], []  # the opener was left out

@@ -293,8 +293,7 @@ class _Run:
     def _check(self) -> Settings:
         """Judge the question and the settings; what the specification's input has is judged first."""
         query = check_query(self.query)
-        call = self.layers[0].values
-        given = {name: call[name] for name in ("mode", "max_sources") if call[name] is not None}
+        given = {k: v for k, v in self.layers[0].values.items() if k in VaneSkillInput.model_fields and v is not None}
         VaneSkillInput.parse({"query": query, **given})
         self.settings = settings = Settings.resolve(*self.layers)
         self._note(mode=settings.mode, limit_ms=_ms(settings.limit_s))

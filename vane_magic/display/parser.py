@@ -75,9 +75,11 @@ def _keep_surplus_cells(state: StateCore) -> None:
     lines, tokens = state.src.split("\n"), iter(state.tokens)
     for token in tokens:
         if token.type == "tr_open" and token.map:
-            cells = [inner for inner in inside(token, tokens) if inner.type == "inline"]
-            surplus = _split_row(lines[token.map[0]])[len(cells) :]
-            cells[-1].content += "".join(f" |{cell}" for cell in surplus)
+            row = inside(token, tokens)
+            if row[0].type == "td_open":  # a head has as many cells as its table
+                cells = [inner for inner in row if inner.type == "inline"]
+                surplus = _split_row(lines[token.map[0]])[len(cells) :]
+                cells[-1].content += "".join(f" |{cell}" for cell in surplus)
 
 
 def _split_row(line: str) -> list[str]:

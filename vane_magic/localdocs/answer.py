@@ -73,7 +73,8 @@ def compose(index: sqlite3.Connection, question: str, previous: str, mode: str) 
 
 def _snippet(heading: str, text: str) -> str:
     """Return a passage's text without its heading, which its title has."""
-    return text.removeprefix(heading.rpartition(" - ")[2]).lstrip() or text
+    first, _, rest = text.partition("\n")
+    return rest.lstrip() if first == heading.rpartition(" - ")[2] and rest.strip() else text
 
 
 def _weights(index: sqlite3.Connection, asked: list[str], before: list[str]) -> dict[str, float]:
