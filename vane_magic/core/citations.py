@@ -104,7 +104,8 @@ def marks_outside_code(text: str) -> Iterator[Mark]:
 
 def _masked(text: str) -> str:
     """The text with code and links blotted out; positions stay."""
-    if not any(sign in text for sign in ("`", "~~~", "](", "<http")):
+    # One character is found much faster than two.
+    if not any(sign[0] in text and sign in text for sign in ("`", "~~~", "](", "<http")):
         return text
     return _HIDDEN.sub(lambda found: "\0" * len(found[0]), text)
 
@@ -129,7 +130,7 @@ def split_thinking(text: str) -> tuple[str, str]:
     """
     if "<thinking>".startswith(start := text[:10].strip().lower()) and start[:2] == "<t" and len(text) <= 10:  # noqa: PLR2004
         return "", text  # cut in the middle of the opener
-    if "think" not in text.lower():
+    if "<" not in text or "think" not in text.lower():
         return text, ""
     opening = re.match(r"\s*<think[\s\S]*?(?:</think(?:ing)?>|\Z)", text, re.IGNORECASE)  # no Markdown, and so no code
     start = opening.end() if opening else 0

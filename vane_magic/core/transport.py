@@ -250,8 +250,8 @@ def _family(address: str) -> socket.AddressFamily:
 class _Connection(httpcore.HTTP11Connection):
     """With smaller limits: h11 takes quadratic time for the blanks in a line, a minute for 90 kB of them."""
 
-    READ_NUM_BYTES: int = 4 * 2**10
-    MAX_INCOMPLETE_EVENT_SIZE = 8 * 2**10  # of headers, or between chunks; Vane sends 300 bytes
+    READ_NUM_BYTES: int = 8 * 2**10
+    MAX_INCOMPLETE_EVENT_SIZE = 4 * 2**10  # of headers, or between chunks; Vane sends 300 bytes
 
 
 class _Stream(httpcore.NetworkStream):
