@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import jsonschema
 import pytest
+from pages import ROOT
 from servers.listener import closed_port
 from servers.replay import ReplayServer
 from servers.scripted import ScriptedServer, answer, hang, json_reply, source
@@ -205,6 +206,12 @@ def test_wrong_usage_is_exit_code_2_without_a_result(run: Run, args: list[str]) 
     done = run(*args)
     assert (done.returncode, done.stdout) == (2, "")
     assert "usage: vane-research" in done.stderr
+
+
+def test_the_package_runs_as_the_command() -> None:
+    """Where the script is not on the path."""
+    done = subprocess.run([sys.executable, "-m", "vane_magic", "skill"], capture_output=True, cwd=ROOT, check=True)
+    assert done.stdout.startswith(b"---\nname: vane-research")
 
 
 @pytest.mark.parametrize(
