@@ -24,7 +24,7 @@ test-all:  ## run the tests on each Python the machine has
 test-browser: $(ENV)/.browser  ## run the tests that need Chromium
 	@$(PY) -m pytest -q -m browser
 
-soak: $(ENV)/.test  ## half an hour of processes that get killed, and the real 65 s
+soak: $(ENV)/.test  ## some twenty minutes of processes that get killed, and the real 65 s
 	@$(PY) -m pytest -q -m soak -s --timeout 3600
 
 lint: $(ENV)/.test  ## check style, types and the arrows between modules
