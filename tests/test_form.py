@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -220,6 +221,19 @@ def test_a_double_click_asks_once(scripted: Scripted, open_form: Open) -> None:
     gate.set()
     ended(form)
     assert (len(server.searches), len(form.results)) == (1, 1)
+
+
+def test_ended_threads_are_not_kept(scripted: Scripted, open_form: Open) -> None:
+    """A form may be asked all day."""
+    form = open_form(scripted(REPLY), QUESTION)
+    for _ in range(5):
+        form.ask().result()
+        ended(form)
+    for thread in list(form._threads):
+        thread.join()
+    del thread
+    gc.collect()
+    assert not [thread for thread in form._threads if not thread.is_alive()]
 
 
 def test_clicks_on_many_threads_ask_once(scripted: Scripted, open_form: Open) -> None:

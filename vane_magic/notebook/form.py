@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final
+from weakref import WeakSet
 
 import ipywidgets
 from IPython.core.getipython import get_ipython
@@ -146,7 +147,7 @@ class Form(ipywidgets.VBox):
         self._client = VaneClient.of_layers(*self._layers, defaults=DEFAULTS)
         self._lock = threading.RLock()
         self._run: _Run | None = None
-        self._threads: list[threading.Thread] = []
+        self._threads = WeakSet[threading.Thread]()  # those that have ended go by themselves
         self._closing = threading.Event()
         self._context = contextvars.copy_context()
         self._page = page = _Page(question, self._settings())
@@ -240,7 +241,7 @@ class Form(ipywidgets.VBox):
     def _spawn(self, work: Callable[..., object], *args: object) -> None:
         thread = threading.Thread(target=self._publish, args=(work, *args), name="vane-form", daemon=True)
         thread.start()
-        self._threads.append(thread)
+        self._threads.add(thread)
 
     # The front end's messages ---
 
@@ -288,7 +289,7 @@ class Form(ipywidgets.VBox):
             result = self._research(run, echo)
         except Exception as fault:
             logging.getLogger("vane_magic").exception("a fault of vane_magic")
-            error = InternalError(f"A fault of vane_magic itself: {type(fault).__name__}.", hint="See the log.")
+            error = InternalError(f"A fault of vane_magic: {type(fault).__name__}.", hint="See the log.")
             error.__cause__ = fault
             result = ToolResult.of_run(RunDetails(query=self._page.question.value), 0, error=error)
         try:
