@@ -617,7 +617,7 @@ def test_a_fault_of_our_own_hides_nothing_else(built: Chain, caplog: pytest.LogC
     built.patch.setattr(module, "_tools", lambda *_: 1 / 0)
     with caplog.at_level(logging.ERROR):
         found = built.examine()
-    assert said(found, "tools").strip() == "A fault of vane_magic itself: ZeroDivisionError."
+    assert said(found, "tools").strip() == "A fault of vane_magic: ZeroDivisionError."
     assert states(found) == {}
     assert link(found, "memory").state == OK
     assert "ZeroDivisionError" in caplog.text

@@ -150,7 +150,7 @@ class _Doctor:
             found = BROKEN, f"No reply came: {late}.", _LATE
         except Exception as error:
             logging.getLogger("vane_magic").exception("a fault of vane_magic")
-            found = UNCHECKED, f"A fault of vane_magic itself: {type(error).__name__}.", ""
+            found = UNCHECKED, f"A fault of vane_magic: {type(error).__name__}.", ""
         self._tell(name, *found)
         return found[0] in {OK, WARNING}
 

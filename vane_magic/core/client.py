@@ -269,8 +269,7 @@ class _Run:
             if fault is self.caller_fault:
                 raise
             _log.exception("a fault of vane_magic")
-            what = f"A fault of vane_magic itself: {type(fault).__name__}."
-            error = InternalError(what, hint="The log has the traceback; please report it.")
+            error = InternalError(f"A fault of vane_magic: {type(fault).__name__}.", hint="See the log, and report it.")
             error.__cause__ = fault
             return self._failed(error)
 

@@ -304,7 +304,8 @@ class ToolResult(_Model):
     @property
     def run(self) -> RunDetails:
         """What is known of the run beyond the contract; of a result from JSON, what its members tell."""
-        return self._run or self._run_by_contract()
+        self._run = self._run or self._run_by_contract()
+        return self._run
 
     @property
     def answer(self) -> str:

@@ -80,8 +80,8 @@ class Watch:
     cancel: threading.Event = field(default_factory=threading.Event)
     on_tick: Callable[[], None] = lambda: None
     started: float = field(default_factory=time.monotonic)
-    connected: bool = False
-    _next_tick: float = 0.0
+    connected: bool = field(default=False, init=False)
+    _next_tick: float = field(default=0.0, init=False)
 
     def elapsed(self) -> float:
         """Seconds since the start."""
@@ -251,7 +251,7 @@ class _Connection(httpcore.HTTP11Connection):
     """With smaller limits: h11 takes quadratic time for the blanks in a line, a minute for 90 kB of them."""
 
     READ_NUM_BYTES: int = 8 * 2**10
-    MAX_INCOMPLETE_EVENT_SIZE = 4 * 2**10  # of headers, or between chunks; Vane sends 300 bytes
+    MAX_INCOMPLETE_EVENT_SIZE = 4 * 2**10  # of a head still to be read on, or between chunks; Vane's has 300 bytes
 
 
 class _Stream(httpcore.NetworkStream):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from vane_magic.display import as_html, as_markdown, as_text
@@ -64,7 +63,7 @@ class Card(NamedTuple):
     query: str = ""
     text: str = ""
     sources: tuple[CardSource, ...] = ()
-    cited: Mapping[int, CardSource] = MappingProxyType({})
+    cited: Mapping[int, CardSource] = {}
     banner: str = ""
     error: str = ""
     cause: str = ""
