@@ -229,11 +229,9 @@ def test_ended_threads_are_not_kept(scripted: Scripted, open_form: Open) -> None
     for _ in range(5):
         form.ask().result()
         ended(form)
-    for thread in list(form._threads):
-        thread.join()
-    del thread
+    list(map(threading.Thread.join, list(form._threads)))
     gc.collect()
-    assert not [thread for thread in form._threads if not thread.is_alive()]
+    assert len(form._threads) == 0
 
 
 def test_clicks_on_many_threads_ask_once(scripted: Scripted, open_form: Open) -> None:
